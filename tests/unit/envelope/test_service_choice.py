@@ -1,4 +1,4 @@
-"""Tests the choice of changes by the service that made them."""
+"""Tests `ServiceChoice`, which includes or leaves out changes according to the service that made them."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 """Tests signals, which are operators' requests to a running service.
 
-`parse` must accept what `encode` returns, and refuse everything else.
+`parse` must accept what `encode` returns, and refuse what is not a valid signal.
 """
 
 import hmac

@@ -1,4 +1,4 @@
-"""Tests how stamps are read, written and recognized. A stamp says who made a change."""
+"""Tests how stamps are read and written, and how their kinds are told apart. A stamp says who made a change."""
 
 from dataclasses import replace
 

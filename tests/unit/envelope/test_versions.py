@@ -1,4 +1,6 @@
-"""Tests which versions of an entity's columns are announced, and which stop the service until they are accepted."""
+"""Tests which versions of an entity's columns are announced, and which stop the service until an operator accepts
+them.
+"""
 
 import json
 from collections.abc import Collection, Iterable, Sequence
@@ -321,7 +323,7 @@ def test_an_acceptance_holds_for_one_entity_only() -> None:
 def test_two_changes_of_one_transaction_are_announced_if_the_second_is_accepted() -> None:
     """At an earlier stop, an operator accepted the first change. Later, the operator accepted the second one.
 
-    Only the last acceptance is stored.
+    Only the last acceptance is stored, so it must also hold for earlier changes of its transaction.
     """
     versions = _after(OLDEST, order=Position(1, 9, 8))
     assert _announce(versions, NEWER, first=_first(commit=9, ordinal=4)).version.number == 2

@@ -21,8 +21,8 @@ COMMITS = 3
 
 
 def store(path: Path, records: Sequence[Record], *, archived: int = 0) -> FileLog:
-    """Writes the records to a file log in at most `COMMITS` commits. A commit has whole transactions, often several, as
-    when a service reads a backlog.
+    """Writes the records to a file log, in at most `COMMITS` commits of the sink. Each of these commits has one or more
+    complete transactions of the database, as when a service reads a backlog.
 
     If `archived` is not 0, also writes an archive of the first `archived` commits. Readers then read the archive
     instead of these commits. In the archive, each entity has one file, with its rows sorted by key.

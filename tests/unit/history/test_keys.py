@@ -1,6 +1,7 @@
-"""Tests the history and the blame of one row. Both are read from a file log and its archive.
+"""Tests the history of one row, and its blame, which says who set each attribute. Both come from a file log and its
+archive.
 
-The blame must be the same as if it were computed from all messages of the changelog.
+The blame must be the same as if it were computed from all records of the changelog.
 """
 
 import tempfile

@@ -1,4 +1,4 @@
-"""Tests the options of the Kafka client that users may set."""
+"""Tests the options of the Kafka client. Users may set all of them, except those that the service manages."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tests how rows become Kafka messages in Debezium's envelope, or flat messages.
+"""Tests how rows become Kafka messages, in Debezium's envelope or flat (only the row after a change).
 
 The headers of the messages must have everything that the service has to read back later.
 """

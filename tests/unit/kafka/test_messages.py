@@ -1,4 +1,4 @@
-"""Tests how rows become Kafka messages, and how the same records are read back.
+"""Tests how records become Kafka messages, and how they are read back from the messages.
 
 `json_codec` makes the values of the messages.
 """

@@ -1,4 +1,4 @@
-"""Tests how often partitions' leaders are asked for offsets, and what an unknown offset means. No broker runs here."""
+"""Tests when partitions' leaders are asked for offsets again, and what an unknown offset means. No broker runs here."""
 
 import itertools
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ PART = ("order", 0)
 
 
 class Brokers:
-    """Stands for an admin client. Each request for offsets gets the next answer; the last answer is repeated."""
+    """Stands in for an admin client. Each request for offsets gets the next answer; the last answer is repeated."""
 
     def __init__(self, answers: Sequence[int | KafkaError]) -> None:
         self._answers = list(answers)

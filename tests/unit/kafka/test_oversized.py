@@ -1,4 +1,4 @@
-"""Tests how a message that is too large is divided into parts, and joined again."""
+"""Tests how a message that is too large is divided into parts, and how the parts are joined again."""
 
 import pytest
 from hypothesis import given

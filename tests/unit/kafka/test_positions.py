@@ -1,4 +1,4 @@
-"""Tests that reading checkpoints from a topic ends, even if other services write to the topic all the time."""
+"""Tests that a reader of stored checkpoints stops, even if other services write to their topic all the time."""
 
 from typing import Any, cast
 

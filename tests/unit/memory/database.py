@@ -90,7 +90,7 @@ class MemoryDatabase:
         self._source: MemorySource | None = None
 
     def tables(self, *, sized: Callable[[TableName], bool] = no_table) -> Sequence[MemoryTable]:
-        """See `Database`; no table has a size."""
+        """See `Database`. Sizes are not measured: each is 0."""
         with self.world.lock:
             return [
                 MemoryTable(
@@ -116,7 +116,7 @@ class MemoryDatabase:
         accept_cluster: bool = False,
         reach: Reach = nowhere,
     ) -> MemorySource:
-        """See `Database`; there is no other cluster to accept."""
+        """See `Database`. `accept_cluster` has no effect, because there is only one cluster."""
         self.refuse_if_read()
         with self.world.lock:
             self._source = MemorySource(
@@ -166,7 +166,7 @@ class MemoryDatabase:
         return 0.0
 
     def hold(self) -> Hold | None:
-        """See `Database`: the log is never removed, so nothing holds it."""
+        """See `Database`: the log is never removed, so no hold is needed."""
         return None
 
     def send_signals(self, signals: Iterable[Signal]) -> str:

@@ -33,12 +33,12 @@ The position 0 means that the log has no more events at the moment.
 
 
 class LogBlocks:
-    """Makes rows of the changelog from blocks of the log. The blocks have random sizes. The first begins after `end`.
+    """Makes rows of the changelog from blocks of the log. The blocks have random sizes.
 
     - `due` takes the position where a transaction ends. It returns the nonces (ids) of the table reads whose rows must
       be published before the next transaction.
-    - `ordinal` is the first free ordinal at the position `end`.
-    - If `whole` is false, the log has only the keys of old rows.
+    - `end` is the position that the checkpoint has reached. `ordinal` is the first free ordinal there.
+    - If `whole` is false, a delete in the log has only the key of the old row, and an update has nothing of it.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class LogBlocks:
                 self._between(run, event)
 
     def _between(self, run: AssemblyRun, end: int) -> None:
-        """Publishes the rows of table reads at the position `end`, which is between two transactions."""
+        """Publishes the rows of the table reads that are due at `end`, a position between two transactions."""
         if end > self._end:  # After a crash, transactions that end before `_end` may be read again.
             self._end, self._ordinal = end, 0
         transaction = Transaction(xid=end, name=str(end), epoch=EPOCH, commit=end, committed_at=0)
@@ -149,7 +149,7 @@ class LogBlocks:
 
 
 def _transaction_of(logged: Logged) -> Transaction:
-    """Returns the transaction in the form that the code for rows of the changelog takes."""
+    """Returns the transaction as `row_records` needs it."""
     committed_at = 1_795_000_000_000_000 + logged.commit
     return Transaction(
         xid=logged.commit, name=str(logged.commit), epoch=EPOCH, commit=logged.commit, committed_at=committed_at

@@ -17,8 +17,8 @@ LEAF_KEYS = KEYS // LEAVES
 PAGE_KEYS = 4
 """How many keys a page has.
 
-A table has two leaves (parts that store rows), one with the lower keys and one with the upper keys. Pages are parts of
-a leaf.
+A table has two leaves (parts that store rows), one with the lower keys and one with the upper keys. A leaf consists of
+pages.
 """
 
 _NOWHERE = Change(transaction=Transaction(xid=0, name="0", epoch=0, commit=0, committed_at=0), ordinal=0, stamp=None)

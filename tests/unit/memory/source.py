@@ -36,10 +36,10 @@ class MemorySource:
     """An opened source. It has no thread of its own.
 
     - Each `read` calls `live`, and `live` may change the world. Often, `read` also does one step of reading the tables.
-    - If `messages` is true, the source writes a message into the log for each chunk of a table that it has read, as a
-      source for PostgreSQL does. The place of the message is the place of the chunk's rows.
-    - Otherwise, the source first delivers everything that was in the log when the chunk was read. Then it publishes the
-      chunk's rows, between two transactions.
+    - If `messages` is true, the source writes a message into the log after each chunk of a table that it has read, as a
+      source for PostgreSQL does. Where it later reads this message, it publishes the chunk's rows.
+    - Otherwise, the source first delivers everything that was in the log when the reading of the chunk ended. Then it
+      publishes the chunk's rows, between two transactions.
     - For `whole`, see `LogBlocks`.
     """
 
@@ -102,7 +102,7 @@ class MemorySource:
         self._marked: tuple[str, Chunk] | None = None
         self._messages = messages
         self._read: list[tuple[int, str]] = []
-        """For each chunk without a message: where the log ended when the chunk was read, and the chunk's nonce."""
+        """For each chunk without a message: the position up to which the log must be delivered first, and its nonce."""
         self.is_closed = False
 
     def _resumed(self, checkpoint: Checkpoint | None, *, accept_settings: bool) -> Checkpoint:
@@ -123,7 +123,7 @@ class MemorySource:
         )
 
     def _plan(self, checkpoint: Checkpoint) -> None:
-        """Plans what the source reads from the tables, and what it searches in the changelog."""
+        """Plans what the source reads from the tables, and what it looks for in the changelog."""
         repairs, windows = self._state.repairs, checkpoint.windows
         active = [name for name in self._entities if name not in repairs.paused]
         self._tasks = {
@@ -151,7 +151,7 @@ class MemorySource:
     # The tables
 
     def _read_tables(self) -> None:
-        """Does one step: searches for ghosts (see `_sweep`), reads a chunk, or ends the reading of the last chunk."""
+        """Does one step: searches for ghosts (see `_sweep`), reads a chunk, or ends the reading of a chunk."""
         if self._unswept:
             self._sweep()
         elif self._marked is not None:
@@ -238,7 +238,7 @@ class MemorySource:
 
     @property
     def ghosts(self) -> tuple[str, tuple[int, ...]]:
-        """The entity and the ghosts of the chunk that was read last. Empty once that chunk's message is written."""
+        """The entity and the ghosts of the chunk that was read last. Empty once the reading of that chunk has ended."""
         chunk = self._marked[1] if self._marked else None
         if chunk is None or not isinstance(chunk.part, LookupKeys):
             return "", ()

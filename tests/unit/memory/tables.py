@@ -58,7 +58,7 @@ def bind(entity: Entity, columns: Sequence[str]) -> Binding:
 
 
 def values(row: Row, columns: Sequence[str]) -> tuple[bytes | None, ...]:
-    """Returns the values of a row in the form in which decoders return values."""
+    """Returns the values of a row as a decoder returns them."""
     return tuple(None if row.get(name) is None else str(row[name]).encode() for name in columns)
 
 
@@ -94,7 +94,7 @@ class RangeTask:
         return first, cut
 
     def admit(self, taken: tuple[int, int], fingerprint: tuple[str, ...]) -> bool:
-        """Returns whether the columns are still the same. If they are not, the table is read again from its start."""
+        """Returns whether the reading of the table began with these columns. If not, it begins again at the start."""
         if fingerprint == self._columns:
             return True
         self.generation += 1
@@ -131,7 +131,7 @@ class ReadRows:
     """Rows that were read from a table and have no position yet. Implements `WindowRows` of the module `windows`.
 
     - `requested` has the keys that were looked up. It is None if a range of keys was read.
-    - `ghosts` has keys that the changelog still has. A ghost that the table lacks is deleted from the changelog.
+    - `ghosts` has keys that the changelog has and the table may lack. If the table lacks one, `at` publishes a delete.
     """
 
     origin: Origin

@@ -41,7 +41,7 @@ def test_the_database_in_memory_imports_nothing_of_postgresql() -> None:
 @pytest.mark.parametrize("scan", ["changelog.connectors.sources.postgres.scan", "tests.unit.memory.scan"])
 def test_a_scan_imports_nothing_that_executors_lack(scan: str) -> None:
     """When executors unpickle a scan, Python imports its module and also the packages that contain the module. The
-    import rules do not check these packages.
+    rules of import-linter do not cover these packages.
     """
     modules = imported_by(scan)
     assert "changelog.connectors.sources.fences" in modules

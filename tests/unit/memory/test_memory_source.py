@@ -80,8 +80,9 @@ class FileChangelog:
 class Shop:
     """A world, and a service that runs until everything is published. The service starts again after each crash.
 
-    Before the last rebuild, each table loses `lost` rows without a trace in the log. If `open_state` is given, the
-    service opens its state with it at each start, and the log has only the keys of old rows.
+    After the random changes, each table loses `lost` rows without a trace in the log, and is read again.
+
+    If `open_state` is given, it opens the service's state at each start, and the log has only the keys of old rows.
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class Shop:
             raise CrashError
 
     def _touch_ghosts(self) -> None:
-        """Inserts some ghosts (keys that the table lacks) of the chunk that was just read. Deletes some again."""
+        """Inserts some ghosts (keys that the table lacks) of the chunk that was just read, and deletes some again."""
         name, keys = self._source.ghosts
         for key in keys:
             fate = self._random.choice(["left alone", "back", "back and gone"])
@@ -189,8 +190,8 @@ def last_states(rows: list[dict[str, Any]], entity: str) -> dict[int, dict[str, 
 
 
 def published_changes(world: World) -> list[tuple[str, str, str, str | None, str]]:
-    """Returns what must be published for each edit in the log: position, op, key, current state and identifier of the
-    stamp.
+    """Returns what must be published for each edit in the log: its position, op, key and current state, and the
+    identifier of its stamp.
     """
     changes = []
     for logged in world.transactions():
@@ -210,10 +211,10 @@ def _json(edit: RowEdit) -> str | None:
 
 
 def read_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
-    """Describes each row that a table read or a sweep published, and that contradicts the log.
+    """Describes each row that contradicts the log, among the rows that table reads and sweeps published.
 
-    A row must have the state that the last edit of its key before the row's position made. If that edit was not logged,
-    the log does not show this state, so the row is not checked.
+    The row must have the state that its key got from the last edit before the row's position. If that edit was not
+    logged, the log does not show this state, so the row is not checked.
     """
     edits: dict[tuple[str, int], list[tuple[int, RowEdit | None]]] = {}
     for logged in world.transactions():
@@ -241,7 +242,7 @@ def ghost_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
     """Describes each wrong deletion by a sweep. A deletion is right if the changelog had the key at that time, and if
     the key's state was the deletion's `original`.
 
-    A comparison with the tables does not find such errors, because the key is absent in the end in any case.
+    A comparison with the tables does not find such errors, because the tables lack the key at the end anyway.
     """
     commits = {logged.commit for logged in world.transactions()}
     last: dict[tuple[str, str], str | None] = {}

@@ -18,10 +18,10 @@ from tests.unit.state.memory_store import MemoryStore
 
 
 def original_errors(rows: list[dict[str, Any]]) -> tuple[list[str], int]:
-    """Describes each original that is not the last state of its key. If the key had no state, the original of a delete
-    must be only the key.
+    """Describes each original that is not the state that the changelog had for its key. If it had none, the original of
+    a delete must be only the key.
 
-    Also returns for how many updates and deletes the key had a state.
+    Also returns the number of updates and deletes for whose key the changelog had a state.
     """
     last: dict[tuple[str, str], Any] = {}
     errors, good = [], 0

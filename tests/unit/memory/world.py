@@ -46,7 +46,7 @@ class LogMessage:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A transaction in the log. Its id is `commit`. The id of the next transaction is `end` or more."""
+    """A transaction in the log. Its id is `commit`, and it ends at the position `end`, before the next transaction."""
 
     commit: int
     end: int
@@ -73,7 +73,10 @@ class Seen:
 
 @dataclass(slots=True)
 class Table:
-    """A table. For each key, `versions` has its rows and their commits, oldest first. An unlogged edit has commit 0."""
+    """A table. For each key, `versions` has its rows and the commits that made them, oldest first; None is a delete.
+
+    Initial rows and unlogged edits have the commit 0.
+    """
 
     name: str
     columns: tuple[str, ...] = ("id", "status")
@@ -124,7 +127,7 @@ class World:
         return self.end
 
     def show_messages(self) -> None:
-        """Makes all commits visible that contain only messages."""
+        """Makes those commits visible that contain only messages."""
         self._unseen = {
             commit: events
             for commit, events in self._unseen.items()

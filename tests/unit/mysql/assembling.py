@@ -1,8 +1,8 @@
 """Makes assemblers for tests with simulated binary logs. An assembler makes rows of the changelog from events of the
 log.
 
-Tests let one assembler follow another. Each block of events gives a new `Stored`: what a service would store after this
-block. The next assembler continues from there.
+Each block of events gives a new `Stored`: what a service would store after this block. From it, a new assembler can
+continue, as after a restart of the service.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,7 +49,9 @@ READ = "read"
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The part of a checkpoint from which the next assembler continues."""
+    """The part of a checkpoint from which the next assembler continues. `LogState` explains `gtids` (which it gets as
+    `received`), `resume`, `half` and `dropped`.
+    """
 
     gtids: Gtids
     resume: Gtids
@@ -184,7 +186,7 @@ def after(stored: Stored, assembled: Assembled, reader: Assembler) -> Stored:
 
 
 def published(rows: Sequence[pa.RecordBatch]) -> list[Expected]:
-    """Returns the changes in these rows, as `World.expected` describes them. Leaves out the rows of table reads."""
+    """Returns the changes in these rows, in the form of `World.expected`. Leaves out the rows of table reads."""
     return [
         Expected(
             record.envelope.provenance.source.position.commit,
@@ -245,7 +247,7 @@ def read(
         assembled = reader.feed(EventBlock.of(block))
         rows += assembled.rows
         stored = after(stored, assembled, reader)
-        assert not reader.state.unlogged  # the assembler must know the rows of every prepared transaction
+        assert not reader.state.unlogged  # no table must be read again: the rows of all prepared transactions are known
         if crashes(stored):
             break
     return stored

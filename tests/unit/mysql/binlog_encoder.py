@@ -62,7 +62,7 @@ def payload(header: Header, events: Sequence[bytes]) -> bytes:
 
 
 def payload_of(header: Header, content: bytes) -> bytes:
-    """Encodes a compressed transaction. `content` is what it compresses; this may be any bytes."""
+    """Encodes a compressed transaction whose uncompressed content is `content`, which need not be valid events."""
     compressed = pa.Codec("zstd").compress(content, asbytes=True)
     fields = ((2, number(0)), (3, number(len(content))), (1, number(len(compressed))))
     head = b"".join(bytes([kind, len(value)]) + value for kind, value in fields)
@@ -80,7 +80,7 @@ def number(value: int) -> bytes:
 
 
 def text(content: bytes) -> bytes:
-    """Puts the length of some bytes before them."""
+    """Returns the bytes with their length before them."""
     return number(len(content)) + content
 
 
@@ -236,7 +236,7 @@ def mariadb_gtid(event: MariadbGtid) -> bytes:
 PHASES: Mapping[AlterPhase, int] = {AlterPhase.START: 2, AlterPhase.COMMIT: 4, AlterPhase.ROLLBACK: 8}
 
 WITH_EXTRA_DATA = frozenset({30, 31, 32, 39, 169, 170, 171})
-"""The types of events with rows that also have extra data."""
+"""Events of these types have extra data before their rows."""
 
 
 def rows(event: RowsEvent) -> bytes:

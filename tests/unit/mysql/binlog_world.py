@@ -100,7 +100,7 @@ class World:
         return coordinate(self._file, self._offset)
 
     def step(self) -> None:
-        """Appends a random transaction. Sometimes begins another file before."""
+        """Appends a random transaction. Sometimes first begins another file."""
         random = self._random
         if random.random() < 0.1:
             self.rotate()
@@ -114,7 +114,7 @@ class World:
             self.commit(random.choice(_SIZES))
 
     def number_from(self, number: int) -> None:
-        """Gives all later transactions GTIDs with this number and the numbers after it."""
+        """Gives the next transaction a GTID with this number. The numbers of later transactions follow it."""
         self._number = number - 1
 
     def rotate(self) -> None:
@@ -133,7 +133,7 @@ class World:
         """Appends an XA transaction with this number of changes. If `one_phase` is true, it is committed at once;
         otherwise, it is only prepared.
 
-        If `statement` is not empty, the transaction begins with this statement, which the log has as text.
+        If `statement` is not empty, the transaction begins with this statement. The log has it as text, without rows.
         """
         name, changes = self._number, self._changes(count)
         commit = self.end
@@ -218,7 +218,7 @@ class World:
             yield _rows_event(operation, _row(key, text))
 
     def _append(self, events: Sequence[Event]) -> None:
-        """Appends a transaction. The first of its events must have its GTID."""
+        """Appends a transaction. Its first event must be its GTID."""
         first = events[0]
         assert isinstance(first, MysqlGtid)
         packets = []
@@ -229,8 +229,8 @@ class World:
 
 
 def is_stamped(text: str) -> bool:
-    """Whether the change with this text gets a stamp. The stamp is in a comment in the statement of the change, and the
-    stamp's service name is `text`.
+    """Returns whether the change with this text gets a stamp. If so, a comment in the statement of the change names
+    `text` as the service.
     """
     return text.endswith(("0", "4", "8"))
 

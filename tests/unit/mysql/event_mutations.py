@@ -1,7 +1,7 @@
 """Mutates recorded events at random. The decoder must decode a mutated event, or refuse it as malformed.
 
-Each mutated event is decoded twice. If it is given as `bytes`, the fast decoders of `frequent_events` decode it. If it
-is given as a `memoryview`, the other decoders do. Both must give the same result.
+Each mutated event is decoded twice: as `bytes`, first by the fast decoders of `frequent_events`, and as a `memoryview`,
+by the other decoders alone. Both must give the same result.
 """
 
 import random
@@ -34,7 +34,7 @@ class RecordedEvent:
 
 
 def recorded_events() -> Sequence[RecordedEvent]:
-    """Returns all recorded events. Before each one, a reader needs the format description and the last table map."""
+    """Returns all recorded events. Each has the format description and the last table map that came before it."""
     events: list[RecordedEvent] = []
     for recording in RECORDINGS:
         form, *rest = captured_events(recording)
@@ -99,7 +99,7 @@ def _decode(before: Sequence[bytes], changed: bytes | memoryview) -> list[Event]
 
 
 def _changed(original: RecordedEvent, rng: random.Random) -> bytes:
-    """Mutates the content of an event, and sometimes changes its type. The size and the checksum fit the result."""
+    """Mutates the content of an event, and sometimes its type. The size in the header and the checksum stay right."""
     header = original.header
     if rng.random() < 0.1:
         header = _with_type(header, rng.choice(list(EventType)))

@@ -1,5 +1,5 @@
-"""Encodes JSON in MySQL's binary format, for tests without a server. The code was written from MySQL's description of
-this format.
+"""Encodes JSON in MySQL's binary format, for tests without a server. It follows MySQL's description of this format, and
+uses no code of the decoder.
 """
 
 import struct
@@ -57,7 +57,7 @@ def container(names: Sequence[str], values: Sequence[Json], *, large: bool) -> b
 
 
 def counted(text: bytes) -> bytes:
-    """Puts the length of some bytes before them. Each byte of the length holds 7 bits."""
+    """Returns the bytes with their length before them. Each byte of the length holds 7 bits of it."""
     length, head = len(text), b""
     while length >= 128:
         head += bytes([length & 127 | 128])

@@ -61,7 +61,7 @@ class MixedLog:
 
     - `offset` is the place of the first transaction in the first file.
     - `unusual` is the probability that a transaction is unusual.
-    - `fatal` is the probability that a service must stop at a transaction, or that its bytes are malformed.
+    - `fatal` is the probability that a transaction makes a service stop, or is malformed.
     """
 
     def __init__(self, random: Random, *, mariadb: bool, offset: int, unusual: float, fatal: float) -> None:
@@ -103,8 +103,9 @@ class MixedLog:
             yield packet if had_checksums == self._has_checksums else self._first_packet(packet, had_checksums)
 
     def _first_packet(self, packet: bytes, had_checksums: bool) -> bytes:
-        """Returns one of the two first packets of a file. The format description stays as it is. The rotation comes
-        before it, so the rotation still has a checksum if the file before had checksums.
+        """Returns one of the first two packets of a file. If it is the format description, returns it as it is.
+
+        The rotation comes before the format description, so it has a checksum if the previous file had checksums.
         """
         if packet[4] == EventType.FORMAT_DESCRIPTION:
             return packet

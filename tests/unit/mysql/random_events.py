@@ -1,4 +1,4 @@
-"""Draws random events of every kind that servers write to a binary log."""
+"""Draws random events of most kinds that servers write to a binary log. `table_encoder` draws tables for table maps."""
 
 from hypothesis import strategies as st
 

@@ -51,7 +51,7 @@ _Result = TypeVar("_Result")
 
 
 def attempt(decode: Callable[[], _Result]) -> _Result | None:
-    """Returns what `decode` returns. If it refuses malformed bytes with an error that names a byte, returns None."""
+    """Returns what `decode` returns, or None if it refuses the bytes as malformed. Its error must then name a byte."""
     try:
         return decode()
     except ChangelogError as error:

@@ -1,4 +1,4 @@
-"""Records events of real servers, which the unit tests decode. Each line of a recording is an event in hexadecimal.
+"""Records the events of real servers for unit tests. Each line of a recording is an event in hexadecimal.
 
 `python -m tests.unit.mysql.record_binlog NAME` writes the recording NAME (see `RECORDINGS`) anew: it runs a server, and
 executes the statements of this recording in an empty database. Without a name, it writes all recordings anew.
@@ -17,7 +17,7 @@ SENT: Mapping[Flavour, Sequence[str]] = {
     "mariadb": statements("mariadb", (11, 4)),
     "mysql": statements("mysql", (8, 0)),
 }
-"""For each kind of server, statements that make the server write every kind of event."""
+"""For each flavour, statements that make its recorded server write every kind of event (see `binlog_statements`)."""
 
 RECORDINGS: Mapping[str, tuple[str, Sequence[str]]] = {
     "mariadb": ("mariadb", SENT["mariadb"]),

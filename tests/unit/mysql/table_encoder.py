@@ -99,8 +99,11 @@ kinds = st.one_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A random table. If `listed` is true, its table map has the collation of each column; otherwise, it has a default
-    collation, and the columns that have another one.
+    """A random table.
+
+    - `prefixed` says that its table map gives the length of a prefix for each column of the primary key.
+    - `listed` says that its table map lists the collations of all columns. Otherwise, the table map has a default
+      collation, and lists only the columns with another one.
     """
 
     dialect: Dialect
@@ -199,7 +202,7 @@ def bits(flags: Iterable[bool], *, low_first: bool) -> bytes:
 
 
 def optional(table: Table) -> Iterator[tuple[int, bytes]]:
-    """Yields the optional fields in the order in which servers write them. Then yields a field of an unknown type."""
+    """Yields the optional fields in the order in which servers write them. The last field has an unknown type."""
     columns = table.columns
     numeric = NUMERIC | {YEAR} if table.dialect.year_has_sign else NUMERIC
     character = CHARACTER | {GEOMETRY} if table.dialect.geometry_has_collation else CHARACTER
@@ -223,8 +226,8 @@ def optional(table: Table) -> Iterator[tuple[int, bytes]]:
 
 
 def collations(columns: Sequence[LogColumn], table: Table, default_field: int) -> Iterator[tuple[int, bytes]]:
-    """Yields the field that has the collations of `columns`, if there are columns. For a column without a collation,
-    servers write 63.
+    """Yields the field with the collations of `columns`, or nothing if there are no columns. For a column without a
+    collation, servers write 63.
     """
     ids = [63 if column.collation is None else column.collation for column in columns]
     if not ids:
@@ -262,8 +265,8 @@ def rows(table: Table, present: frozenset[int]) -> st.SearchStrategy[Row]:
 
 
 def encode_row(table: Table, row: Row) -> bytes:
-    """Encodes a row: first a bit for each column that the row has, which is 1 if the value is null, and then the values
-    that are not null.
+    """Encodes a row. It begins with a bit for each column that the row has, which is 1 if the value is null. Then come
+    the values that are not null.
     """
     content = bits((value is None for value in row if value is not UNCHANGED), low_first=True)
     for kind, value in zip(table.kinds, row, strict=True):
@@ -286,8 +289,8 @@ def table_map(content: bytes, dialect: Dialect = MYSQL_8) -> TableMap:
 
 
 def table_of(*codes: tuple[TypeCode, bytes]) -> bytes:
-    """Encodes the part of a table map that comes after its flags. It has columns with these types and metadata, and no
-    optional fields.
+    """Encodes the part of a table map that comes after its flags. The table has columns with these types and metadata.
+    The optional fields are left out.
     """
     types = bytes(code for code, _ in codes)
     metadata = b"".join(content for _, content in codes)

@@ -77,7 +77,7 @@ def test_a_compressed_transaction_is_delivered_in_parts(seed: int, monkeypatch: 
 
 
 def compressed(logged: Logged) -> Logged:
-    """Returns the transaction in its compressed form: its GTID, and one event that holds all others."""
+    """Returns the transaction in its compressed form: the event with its GTID, and one event that holds all others."""
     gtid, *packets = logged.packets
     end = int.from_bytes(packets[-1][13:17], "little")
     inner = [packet[:9] + (len(packet) - 4).to_bytes(4, "little") + packet[13:-4] for packet in packets]
@@ -111,7 +111,7 @@ def test_a_transaction_inside_another_is_malformed(seed: int) -> None:
 
 
 def test_each_signal_has_the_number_of_its_row(seed: int) -> None:
-    """A transaction can have several signals. To check the signature of a signal, the service needs this number."""
+    """A transaction can have several signals. The number of a signal's row is needed to check its signature."""
     world = World(Random(seed))
     world.commit(1)
     world.signal((11, "one"), (12, "two"))

@@ -48,8 +48,8 @@ def test_each_change_is_delivered_once_over_failovers(round_: int, seed: int, mo
 def test_an_error_during_a_divided_transaction_or_after_it_loses_nothing(
     files: tuple[int, int], failing: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A part of a transaction is published. Then the service continues on another server. This server sends all of its
-    log in one block, and the block also has a prepared transaction before the divided one.
+    """The service publishes a part of a transaction, and then continues on another server. That server sends its whole
+    log in one block. In it, a prepared transaction comes before the divided one, of which a part is already published.
 
     The assembler asks the catalogue inside the divided transaction, and again after the table was altered. One of these
     two questions fails.

@@ -1,6 +1,4 @@
-"""Tests errors that occur between two transactions. The assembler must deliver all changes before the error, and then
-stop.
-"""
+"""Tests errors that stop the assembler. It must first deliver all transactions that come before the error."""
 
 from random import Random
 

@@ -181,8 +181,8 @@ VALUES = {
     "long_blob": b"\0",
     "point_": struct.pack("<IBIdd", 0, 1, 1, 3.0, 4.0),
 }
-"""The bytes that the log should have for a row of the table `every`, by column. They follow from the definition of each
-type's format.
+"""The bytes that the log should have for a row of the table `every`, by column. The definition of each type's format
+gives them.
 """
 
 
@@ -356,7 +356,7 @@ def test_columns_of_newer_types_are_decoded() -> None:
 
 
 def test_a_vector_and_a_newer_collation_of_mariadb_are_decoded() -> None:
-    """For the types VECTOR, UUID and INET6, MariaDB's log names other types."""
+    """In MariaDB's log, columns of the types VECTOR, UUID and INET6 have other types: VARCHAR or STRING."""
     before, *_, after = table_maps("mariadb_11_8")["modern"]
     assert before.description.columns is not None
     assert after.description.columns is not None

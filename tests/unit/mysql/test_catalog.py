@@ -1,5 +1,5 @@
-"""Tests how the catalogue is read while a table is renamed. The answers to the service's queries then contradict each
-other.
+"""Tests how the catalogue is read while a table is renamed. The answers to the service's queries may then contradict
+each other.
 """
 
 from collections.abc import Sequence

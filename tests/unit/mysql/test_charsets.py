@@ -24,9 +24,9 @@ NAMES = (*SINGLE_BYTE, *MULTI_BYTE, "binary", "ucs2", "utf16", "utf16le", "utf32
         (54, b"\xd8\x3d\xde\x00\x00a", "😀a"),  # utf16
         (60, b"\x00\x00\xd8\x00\x00\x00\x00a", "?a"),  # utf32
         (45, b"\xed\xa0\x80a", "?a"),  # utf8mb4
-        (2304, "😀".encode(), "😀"),  # utf8mb4 with a collation of Unicode 14, of MariaDB
+        (2304, "😀".encode(), "😀"),  # utf8mb4, a collation of MariaDB for Unicode 14
         (1, b"\xf9\xd6\xa4\x40a", "碁一a"),  # big5; Python does not know the first character
-        (1, b"\xa2\xcca", "\ufffda"),  # big5; Python maps this character differently
+        (1, b"\xa2\xcca", "\ufffda"),  # big5; Python and the server map this character differently
         (1, b"\xf9\xfe\xa4\x40", "?一"),  # big5; Unicode does not have the first character
         (13, b"\x81\x5f\xb1", "\\ｱ"),  # sjis
         (13, b"\xfc\xfc\xb1a", "?ｱa"),
@@ -34,7 +34,7 @@ NAMES = (*SINGLE_BYTE, *MULTI_BYTE, "binary", "ucs2", "utf16", "utf16le", "utf32
         (12, b"\x8e\xa0a", "??a"),
         (97, b"\xad\xa1\x8f\xf3\xf3\x8f\xf4\xa1", "①ⅰⅢ"),  # eucjpms
         (248, b"\x81\x35\xf4\x37\xfe\x39\xfe\x39", "\ue7c7?"),  # gb18030
-        (19, b"\x81", "?"),  # euckr, cut off
+        (19, b"\x81", "?"),  # euckr; the last byte of a character is missing
     ],
 )
 def test_a_text_is_converted_from_its_character_set(collation: int, text: bytes, utf8: str) -> None:

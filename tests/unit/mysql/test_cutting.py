@@ -24,8 +24,8 @@ def test_a_portion_exceeds_the_limit_by_less_than_its_last_event(sizes: list[byt
 
 
 def large(event: bytes) -> int:
-    """Returns how many bytes of the event count towards the limit. 96 bytes for a header and names do not count. A
-    small event does not count at all.
+    """Returns how many bytes of the event count towards the limit. The first 96 bytes do not: they stand for its header
+    and names. So a small event does not count at all.
     """
     return len(event) - 96 if event is LARGE else 0
 

@@ -59,7 +59,7 @@ def test_the_index_after_the_last_event_of_a_block_is_refused() -> None:
 
 @given(wrong=st.sets(st.integers(0, 19), max_size=3), byte=st.integers(0, 15), bit=st.integers(0, 7))
 def test_each_wrong_checksum_is_found(wrong: set[int], byte: int, bit: int) -> None:
-    """The code first checks all events together. Only if a checksum is wrong, it checks each event alone."""
+    """All events are first checked together. Only if this check fails, each event is checked alone."""
     events = []
     for number in range(20):
         event = bytearray(encode(Xid(header=header(EventType.XID, end_log_pos=number + 4), number=number)))

@@ -1,4 +1,4 @@
-"""Tests the decoder of events with random events. Also tests that it refuses events with too few, too many or wrong
+"""Tests the decoder of events. It must read back random events, and refuse events with too few, too many or wrong
 bytes.
 """
 

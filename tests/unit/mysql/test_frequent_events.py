@@ -25,6 +25,7 @@ BY_SERVER |= dict.fromkeys((EventType.WRITE_ROWS, EventType.UPDATE_ROWS, EventTy
 BY_SERVER |= dict.fromkeys((EventType.WRITE_ROWS_V1, EventType.UPDATE_ROWS_V1, EventType.DELETE_ROWS_V1), "mariadb")
 BY_SERVER |= {EventType.MARIADB_GTID: "mariadb", EventType.ANNOTATE_ROWS: "mariadb"}
 BY_SERVER |= {EventType.XID: "mysql", EventType.QUERY: "mysql", EventType.TABLE_MAP: "mysql"}
+"""For each type of event, a recording that has such events."""
 
 kinds = st.sampled_from(sorted(frequent_events.DECODERS))
 

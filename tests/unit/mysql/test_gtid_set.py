@@ -1,5 +1,5 @@
-"""Tests MySQL's sets of GTIDs. They must behave like plain sets of pairs. Also tests how they are encoded as texts and
-bytes.
+"""Tests MySQL's sets of GTIDs. They must behave like plain sets of pairs (a source and a number). Also tests how they
+are encoded as texts and bytes.
 """
 
 import struct

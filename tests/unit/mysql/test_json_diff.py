@@ -1,4 +1,4 @@
-"""Tests how partial updates of JSON documents are applied: the log then has only the changes of a document.
+"""Tests how partial updates of JSON documents are applied. For such an update, the log has only the document's changes.
 
 The integration tests compare the resulting documents with those of a server.
 """

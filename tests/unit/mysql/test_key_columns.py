@@ -1,5 +1,6 @@
-"""Tests the SQL that selects ranges of keys or single keys. Also tests how literals for this SQL are made from the
-canonical texts of keys, the texts that the changelog has.
+"""Tests the SQL that selects rows by ranges of keys or by single keys.
+
+Also tests how literals in this SQL are made from canonical texts, the form that keys have in the changelog.
 """
 
 import itertools

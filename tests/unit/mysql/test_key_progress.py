@@ -1,4 +1,4 @@
-"""Tests how the service keeps track of what it has read of a table. It stores the ranges of keys that are not yet
+"""Tests how the service keeps track of what it has read of a table: it stores the ranges of keys that are not yet
 published.
 
 Each key that is not published must be in one of these ranges, whatever happens to the chunks that are read.
@@ -26,9 +26,7 @@ def keys(range_: ChunkRange) -> set[int]:
 
 
 def narrowed(task: KeyProgress, key_range: ChunkRange) -> ChunkRange:
-    """Does what a reader of chunks does: takes only as many rows of a range as a chunk may have. Returns the range of
-    these rows.
-    """
+    """Narrows a range to as many rows as a chunk may have, as a reader of chunks does. Returns the narrowed range."""
     inside = sorted(keys(key_range))
     if len(inside) < task.chunk_rows:
         return key_range

@@ -44,6 +44,7 @@ def xa_id(name: bytes) -> XaId:
 
 
 def places(log_state: LogState) -> tuple[str, str]:
+    """Returns the delivered transactions, and those that the server need not send after a restart."""
     return log_state.gtids.text, log_state.resume.text
 
 

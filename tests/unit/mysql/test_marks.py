@@ -10,6 +10,8 @@ from tests.campaigns._mysql.marks import MARK, MarksJudge
 
 BEFORE = (7, 5, "1")
 FIRST, SECOND = (MARK, 1, "2"), (MARK, 2, "4")
+"""The two marks. Like `BEFORE`, each is a change in the log: the key of its row, the row's new version, and the commit.
+"""
 
 
 @pytest.mark.parametrize(

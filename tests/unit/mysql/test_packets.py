@@ -63,7 +63,7 @@ def test_packets_are_the_same_if_several_of_them_are_read_at_once(payloads: list
 
 
 def payloads_of(packets: Packets) -> list[bytes]:
-    """Removes the payloads from `packets`, the last one first. Returns them in the order in which they were sent."""
+    """Takes the payloads from `packets`, the last one first. Returns them in the order in which they were sent."""
     payloads = []
     while packets.ends:
         payloads.append(bytes(packets.last()))
@@ -103,7 +103,7 @@ def test_a_payload_of_several_packets_is_joined_if_other_packets_are_read_with_i
 
 
 class _Source:
-    """A socket that returns these bytes, at most `size` at a time."""
+    """A socket that receives the bytes `data`, at most `size` at a time."""
 
     def __init__(self, data: bytes, size: int = 1 << 30) -> None:
         self._data, self._at, self._size = data, 0, size

@@ -1,4 +1,4 @@
-"""Tests how much memory the rows of prepared XA transactions may take."""
+"""Tests what is held of prepared XA transactions, and how much memory their rows may take."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def held(nbytes: int) -> HeldTransaction:
 def test_prepared_transactions_that_take_too_much_memory_are_refused() -> None:
     prepared = PreparedTransactions(bytes_max=3 << 20)
     prepared.hold(xa_id(b"a"), held(2 << 20))
-    prepared.check(xa_id(b"a"), held(3 << 20))  # this transaction is delivered again, so its first rows do not count
+    prepared.check(xa_id(b"a"), held(3 << 20))  # it is sent again, so the rows that were sent before do not count
     prepared.check(xa_id(b"b"), held(1 << 20))
     with pytest.raises(ChangelogError, match="take more than 3 MiB") as caught:
         prepared.check(xa_id(b"b"), held((1 << 20) + 1))
