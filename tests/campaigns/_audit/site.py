@@ -1,4 +1,4 @@
-"""Runs the service on one database. Its methods, such as `let_run`, are the steps of which the faults are made."""
+"""Runs the service on one database. The faults of a campaign are made of the methods of `Site`, such as `let_run`."""
 
 import json
 import random
