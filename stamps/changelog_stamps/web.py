@@ -106,8 +106,8 @@ class _Body:
         return part
 
     def close(self) -> None:
-        """Closes the body of the application, if this body has a method `close`. WSGI servers call this when they have
-        sent the parts.
+        """Closes the application's body, if that has a method `close`. WSGI servers close a body after they have sent
+        it.
         """
         close = getattr(self._body, "close", None)
         if close is not None:

@@ -72,8 +72,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """A restore to the position `at`. `transactions` are all those that the database had just before it was restored.
-    """
+    """A restore to the position `at`. `transactions` are those that the database had just before the restore."""
 
     at: int
     transactions: Sequence[Transaction]

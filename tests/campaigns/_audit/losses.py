@@ -1,5 +1,5 @@
-"""Makes faults after which the service can never read some changes. The service stops after each of these faults. The
-campaign then runs the command that the error of the service names.
+"""Makes faults after which the service can never read some changes. After each of these faults, the service stops with
+an error that names a command. The campaign then runs this command.
 """
 
 import re
