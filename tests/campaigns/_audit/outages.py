@@ -44,7 +44,7 @@ class Outages(Losses):
         return {"link to the server": self.link}
 
     def _fail_link(self) -> None:
-        """Stops, hangs, mutes or resets a link for a while."""
+        """Disturbs a link for a while: stops it, lets it hang, mutes it (holds the answers back) or resets it."""
         name, link = self.rng.choice(list(self.links().items()))
         how = self.rng.choice((link.stop, link.hang, link.mute, link.reset))
         self.done[f"{name}: {how.__name__}"] += 1
