@@ -11,7 +11,9 @@ _problems: set[str] = set()
 
 
 def warn(problem: str) -> None:
-    """Logs a problem, unless the same text was logged before. `problem` must not contain values of the application."""
+    """Logs a problem, unless the same text was logged before. `problem` must not contain values of the application:
+    each value would make another text, and each text would be logged.
+    """
     with _lock:
         if problem in _problems:
             return

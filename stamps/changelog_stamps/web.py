@@ -82,7 +82,7 @@ class WsgiStamps:
         parts of the body.
         """
         identifier = request_identifier(environ.get(self._variable), environ.get("HTTP_TRACEPARENT"))
-        context = copy_context()  # the parts of the body are made in it, after this method has returned
+        context = copy_context()  # later, the parts of the body are made in this context
         context.run(begin, service=self._service, version=self._version, identifier=identifier or "")
         body = context.run(self._app, environ, start_response)
         file_wrapper = environ.get("wsgi.file_wrapper")
@@ -106,7 +106,9 @@ class _Body:
         return part
 
     def close(self) -> None:
-        """Closes the body, if it has a method for this. WSGI servers call this method when they are done."""
+        """Closes the application's body, if that has a method `close`. WSGI servers close a body after they have sent
+        it.
+        """
         close = getattr(self._body, "close", None)
         if close is not None:
             self._run(close)

@@ -26,7 +26,7 @@ def names() -> list[str]:
 
 
 def unfinished(name: str, rounds: int) -> int | None:
-    """Returns the seed of the last interrupted run of this campaign with this number of rounds, or None."""
+    """Returns the seed of the last run of this campaign with this number of rounds that was interrupted, or None."""
     files = sorted(KEPT.glob(f"{name}-*-{rounds}.json"), key=lambda file: file.stat().st_mtime)
     return int(files[-1].stem.split("-")[-2]) if files else None
 

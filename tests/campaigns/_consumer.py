@@ -48,7 +48,7 @@ class Consumer:
 
 
 def check_order(batches: Iterable[pa.RecordBatch]) -> int:
-    """Raises AssertionError if the position of a row is not newer than that of the row before it with the same key.
+    """Raises AssertionError if the position of a row is not newer than that of the previous row with the same key.
     Returns the number of rows.
     """
     last: dict[tuple[str, int | None], str] = {}

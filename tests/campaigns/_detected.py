@@ -19,8 +19,8 @@ differ.
 def detected(config: Path, folder: Path, *, wait_s: int = 120) -> tuple[Drifted, Mapping[str, Any]]:
     """Compares all entities of a configuration. Returns the drifted keys, and what the report says about each entity.
 
-    The job waits for up to `wait_s` seconds until the service has caught up. Raises AssertionError if the job failed,
-    or if it could not compare a key.
+    The job gives the service up to `wait_s` seconds to catch up. Raises AssertionError if the job failed, or if it
+    could not compare a key.
     """
     output, errors = io.StringIO(), io.StringIO()
     arguments = ["--config", str(config), "--out", str(folder), "--wait", str(wait_s)]

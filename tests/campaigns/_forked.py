@@ -1,4 +1,4 @@
-"""Starts `changelog` faster than `python -m changelog` does, which must first import its modules for half a second.
+"""Starts `changelog` faster than `python -m changelog`, which needs half a second to import its modules.
 
 A *nursery* is a process that has imported all modules. For each start, it forks a process, which runs the same code as
 `python -m changelog`. Tests use a nursery because they start hundreds of services. `make soak` does not use one.
@@ -92,8 +92,8 @@ class Forked:
 
 
 class Nursery:
-    """A process that forks services. It is started for the first service. It has the environment variables `own` in
-    addition to those of this process.
+    """A process that forks services. It is started when it must fork the first one. Its environment variables are those
+    of the process that starts it, and `own`.
     """
 
     def __init__(self, own: Mapping[str, str]) -> None:
@@ -175,7 +175,7 @@ def _begin(arguments: list[str], environment: Mapping[str, str], output: int, st
 
 
 def main() -> Any:
-    """Serves requests from a socket. The argument of this program is the number of the socket's file."""
+    """Serves requests from a socket. The argument of this program is the file descriptor of the socket."""
     with socket.socket(fileno=int(sys.argv[1])) as requests:
         arguments = serve(requests)
     if arguments is None:

@@ -34,8 +34,8 @@ ORDER BY a.backend_start
 
 @contextlib.contextmanager
 def hanging(dsn: str, slot: str, rng: random.Random) -> Iterator[str | None]:
-    """Picks one session of the service that reads `slot`. While the block runs, stops the server's process for this
-    session.
+    """Picks one session of the service that reads `slot`. Stops the server's process for this session until the `with`
+    block ends.
 
     Yields the kind of the session, or None if the service has no session.
     """
@@ -57,8 +57,8 @@ def hanging(dsn: str, slot: str, rng: random.Random) -> Iterator[str | None]:
 
 
 def _read_sessions(dsn: str, slot: str) -> list[tuple[int, str]]:
-    """Returns the process id and the kind of each session of the service. If the service has no session yet, waits for
-    the first one, because the service may just have been started. It waits for at most `_STARTED_S` seconds.
+    """Returns the process id and the kind of each session of the service. If the service has no session, waits for up
+    to `_STARTED_S` seconds, because the service may just have been started.
     """
     deadline = time.monotonic() + _STARTED_S
     with psycopg.connect(dsn, autocommit=True) as connection:

@@ -121,8 +121,8 @@ class Fold:
         self._last[row.entity, row.partition] = row.position
 
     def _truncate(self, row: Row) -> None:
-        """Clears the states of the entity. The stamp of a truncate has the highest version that precedes the truncate:
-        the campaigns write it there.
+        """Clears the states of the entity. The campaigns write a version into the stamp of a truncate. No row that the
+        truncate removed has a higher version.
         """
         _, _, floor = row.identifier.partition("floor-")
         self._floor[row.entity] = int(floor or 0)
@@ -168,7 +168,7 @@ class Fold:
 
 
 def judge(dsn: str, log: Path, expected: Iterator[Expected]) -> Verdict:
-    """Raises AssertionError if `judge_rows` finds a fault in this file log."""
+    """Judges the rows of a file log with `judge_rows`, and returns its verdict."""
     return judge_rows(dsn, rows(log), expected, Verdict())
 
 
@@ -176,7 +176,7 @@ def judge_rows(dsn: str, log: Iterator[Row], expected: Iterator[Expected], verdi
     """Raises AssertionError if the rows differ from `expected`, contradict each other, or do not end with the states
     that the tables have.
 
-    `log` may itself add faults to `verdict` while it reads the rows.
+    While the iterator `log` reads the rows, it may add faults of its own to `verdict`.
     """
     fold = Fold(verdict)
     compare(log, expected, verdict, fold)

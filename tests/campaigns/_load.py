@@ -112,9 +112,9 @@ def last_write(dsn: str) -> int:
 class Scale:
     """How the writers write. All keys are below `universe`. One in `big_every` transactions writes about `big` rows.
 
-    `lingering` is the share of transactions that stay open for up to `linger_s` seconds. `held` is the share that
-    becomes visible only when the synchronous standby has received it. Between two transactions, a writer pauses for
-    `pause_s` seconds.
+    `lingering` is the share of transactions that stay open for up to `linger_s` seconds. `held` is the share of
+    transactions that become visible only after the synchronous standby has received them. Between two transactions, a
+    writer pauses for `pause_s` seconds.
     """
 
     universe: int
@@ -194,7 +194,7 @@ class Writer:
                     while not stopping.is_set():
                         self._transaction(connection, counts)
                         stopping.wait(self._scale.pause_s)
-            except (psycopg.OperationalError, psycopg.Rollback):  # Rollback: only if it failed
+            except (psycopg.OperationalError, psycopg.Rollback):  # a Rollback gets here only if the rollback failed
                 stopping.wait(0.1)
 
     def _transaction(self, connection: psycopg.Connection, counts: Counts) -> None:

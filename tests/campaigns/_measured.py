@@ -46,7 +46,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def with_table(page: str, runs: Iterable[Mapping[str, Any]]) -> str:
-    """Returns the page. The table at its end is replaced by a table of these runs, in the same order."""
+    """Returns the page with a new table at its end. This table has a row for each of the runs, in the same order."""
     return page.partition(HEAD)[0] + HEAD + "".join(map(row, runs))
 
 

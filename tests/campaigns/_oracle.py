@@ -55,7 +55,7 @@ TABLES: Mapping[str, Table] = {
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """One row that the changelog must have. `version` is the version of the new state, or of the deleted row."""
+    """One row that the changelog must have. `version` is that of the new state or deleted row. A truncate has none."""
 
     commit: int
     ordinal: int
@@ -232,8 +232,8 @@ class _Transaction:
     def _inserted_again(
         self, number: int, relation: messages.Relation, table: Table, old: Mapping[str, str | None] | None
     ) -> dict[str, str | None] | None:
-        """Returns the inserted row, if the change with this number is a delete from a partitioned table and the next
-        change inserts the same key. The changelog shows the two as one update.
+        """If the change with this number is a delete from a partitioned table, and the next change inserts the same
+        key, returns the inserted row. The changelog shows the two changes as one update.
         """
         if number + 1 == len(self._records):
             return None

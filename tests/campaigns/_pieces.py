@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 Figures = Mapping[str, Any]
-"""What a piece measured or counted, by name. For a whole run, the numbers of its pieces are added, also those inside of
-objects, and their lists are joined.
+"""What a piece measured or counted, by name. The figures of a whole run are made from those of its pieces: numbers are
+added, also inside of objects, and lists are joined.
 """
 
 
@@ -29,7 +29,7 @@ class Piece:
 class Campaign:
     """How to run a campaign. `site` starts the servers that all pieces share, and yields a function that runs a piece.
 
-    That function raises AssertionError if it finds a fault. A piece has `rounds` rounds, and `at_once` pieces run at
+    This function raises AssertionError if it finds a fault. A piece has `rounds` rounds, and `at_once` pieces run at
     the same time.
     """
 
@@ -54,7 +54,7 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """How many seconds the campaign took until now, together with its runs that were interrupted."""
+        """How many seconds the campaign took until now, including its interrupted runs."""
         return self._before_s + time.monotonic() - self._since
 
     def add(self, piece: Piece, figures: Figures) -> None:

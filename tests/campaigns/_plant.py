@@ -1,5 +1,5 @@
-"""Plants drift, that is, differences between a table and its changelog. For this, it alters or removes rows in the
-files of the changelog, or adds rows that it makes up. The service does not notice.
+"""Plants drift, that is, differences between a table and its changelog. For this, the module alters or removes rows in
+the files of the changelog, or adds rows that were never published. The service does not notice.
 """
 
 import json
@@ -67,7 +67,7 @@ def last_only(position: str, edit: Edit) -> Edit:
 
 
 def tokens_of(text: str) -> dict[str, msgspec.Raw]:
-    """The members of a JSON object. Their values are the JSON that the text has for them."""
+    """The members of a JSON object. Each value is the JSON that the text has for it."""
     return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
 
 

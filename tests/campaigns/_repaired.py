@@ -95,8 +95,8 @@ class Pair:
     def spoil(self, rng: random.Random) -> list[str]:
         """Appends forged rows to the changelog while the service is stopped. Returns the keys of these rows.
 
-        Some rows are states of keys that the table never had. The others have keys of the table: they are deletes, or
-        states that the table never had.
+        Some forged rows have keys that the table never had. The others have keys of the table, and are deletes or wrong
+        states.
         """
         alive = _fold(self.path)
         keys = rng.sample(sorted(alive), min(SPOILT, len(alive) // 4))
@@ -141,14 +141,14 @@ class Pair:
     def orderly(self, after: Position) -> int:
         """Checks the rows after this position: the versions of a key must not go back.
 
-        A repair also publishes deletes of its own, for keys that the table does not have. Their keys must exist in the
-        changelog. Returns the number of these deletes.
+        A repair also publishes deletes of its own, for keys that the table does not have. Such a key must exist in the
+        changelog just before its delete. Returns the number of these deletes.
         """
         return _orderly(self.path, after)
 
     def judge(self, after: Position) -> int:
-        """Does what `orderly` does, and also compares the changelog with the table. All writes must be published before
-        the call.
+        """Checks and returns the same as `orderly`, and also compares the changelog with the table. All writes must be
+        published before the call.
         """
         alive = _fold(self.path)
         deleted = self.orderly(after)

@@ -52,8 +52,8 @@ class Service:
     """
 
     nursery: Nursery | None = None
-    """If it is set, it forks the processes of all services whose `environment` is empty. Otherwise, each start runs a
-    new Python.
+    """If set, this nursery forks the processes of all services whose `environment` is empty. Otherwise, each start runs
+    a new Python.
     """
 
     def __init__(self, config: Path, log: Path | None = None) -> None:

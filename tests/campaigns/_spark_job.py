@@ -84,7 +84,7 @@ class SparkJob:
         ]
 
     def ended(self, timeout_s: float) -> int | None:
-        """Waits until the job ends, and returns its exit code. If it still runs after this time, returns None."""
+        """Waits until the job ends. Returns its exit code, or None if it still runs after `timeout_s` seconds."""
         assert self._process is not None
         try:
             return self._process.wait(timeout_s)

@@ -41,8 +41,8 @@ class Standby:
 
 @contextlib.contextmanager
 def standby_of(server: PostgresServer, folder: Path) -> Iterator[Standby]:
-    """Runs `pg_receivewal` as the standby. This suffices, because commits wait only until the standby has received the
-    log.
+    """Runs `pg_receivewal` as the standby. It only receives the log. This suffices, because commits do not wait for
+    more.
     """
     received = folder / "received"
     received.mkdir()

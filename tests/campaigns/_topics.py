@@ -1,7 +1,7 @@
 """Reads a changelog from a broker, with ordinary consumers instead of the product's reader, and checks its order.
 
-Each partition is checked in the order of its offsets. Then the rows of all partitions are merged by position, for
-`_judge`.
+Each partition is checked in the order of its offsets. Then the rows of all partitions are merged by position, in the
+form that `_judge` compares.
 """
 
 import heapq

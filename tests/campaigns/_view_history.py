@@ -74,9 +74,8 @@ class History:
 
 
 def _states(changes: list[tuple[str, bool]], reached: str) -> Mapping[str, Any]:
-    """Returns the states that a row may have in an answer that is complete up to the position `reached`: the state at
-    this position, and all later states. A state is the position of the row's last change, or an empty text if there is
-    no row.
+    """Returns the states that a row may have in an answer that includes all changes up to `reached`: its state at this
+    position, and all later ones. A state is the position of the row's last change, or an empty text if there is no row.
     """
     count = bisect_right(changes, (reached, True))
     first = max(count - 1, 0)

@@ -83,8 +83,8 @@ class Writer(Background):
                 time.sleep(0.05)
 
     def _finish(self, sink: KafkaSink) -> None:
-        """If the connection was lost during a commit, and the changelog does not have this commit, stores it. On the
-        first connection, stores a commit that announces the columns of `order` instead.
+        """If the connection was lost during a commit, and the changelog lacks this commit, stores it again. On the
+        first connection, stores a commit that announces the columns of `order`.
         """
         checkpoint, unfinished = sink.recover(), self._unfinished
         if not self._number:

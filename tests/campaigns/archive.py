@@ -260,7 +260,7 @@ class _Block:
     def _kill(self, options: Sequence[str]) -> None:
         """Kills a run after a random time, or as soon as it has written some files.
 
-        A run writes files during only a small part of its time. A random time alone would seldom hit this part.
+        A run writes files only for a small part of its time, which a random moment would seldom hit.
         """
         self._job.start(*options)
         if self._takes_s and self._rng.random() < 0.4:
@@ -360,9 +360,9 @@ class _Block:
 
 
 def _rows(table: pa.Table) -> list[Row]:
-    """Returns the rows of the tables, sorted by position, without rows that announce columns."""
+    """Returns the rows of an archive, sorted by position, without the rows that announce columns."""
     columns = list(Row.__dataclass_fields__)
     all_rows: Iterator[Row] = map(Row, *(table.column(name).to_pylist() for name in columns))
-    # `_topics` writes this JSON in the same way. So the rows from both can be compared as texts.
+    # `_topics` writes the JSON of `moved` in the same way, so the rows from both can be compared as texts.
     all_rows = (replace(row, moved=row.moved and json.dumps(json.loads(row.moved))) for row in all_rows)
     return sorted((row for row in all_rows if row.entity in TABLES), key=lambda row: (row.position, row.partition))

@@ -84,8 +84,8 @@ class FilesBlock(Block):
         self.service.start()
 
     def _read_wide_rows(self) -> None:
-        """Lets the service read the wide rows while they change. For this, adds their table the first time, and repairs
-        it later. Half of the time, kills the service while it reads.
+        """Lets the service read the wide rows while they change. The first time, adds their table for this; later,
+        repairs the table. Half of the time, kills the service while it reads.
         """
         self.done["wide rows read"] += 1
         with WideRows(self.dsn, self.rng.randrange(1 << 32)):

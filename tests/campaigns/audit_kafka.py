@@ -174,8 +174,8 @@ class KafkaBlock(Block):
         self._broker.start()
 
     def _lose_topic(self) -> None:
-        """Deletes a topic. The service may run or be stopped meanwhile. Either the campaign or the service creates the
-        topic again.
+        """Deletes a topic, while the service runs or while it is stopped. Either the campaign or the service creates
+        the topic again.
         """
         name = self.rng.choice([*self.names, "schemas"])
         self.done["topic lost"] += 1

@@ -41,10 +41,10 @@ CATCH_UP_S = 300.0
 def campaign(
     changes: int = CHANGES, databases: tuple[str, ...] = DATABASES, kills: int = 0, *, topics: bool = False
 ) -> Campaign:
-    """Each round uses a new database, in which about `changes` rows are changed. It also makes `kills` faults in the
-    service that runs Debezium.
+    """Each round uses a new database, in which about `changes` rows are changed. Each round also makes `kills` faults
+    in the service that runs Debezium.
 
-    With `topics`, Debezium runs in Kafka Connect instead, and this service reads the topics that Debezium writes.
+    With `topics`, Debezium runs in Kafka Connect instead, and the service reads the topics to which it writes.
     """
 
     @contextlib.contextmanager
@@ -136,7 +136,7 @@ class _Round:
             faults = Faults(self._rng, other.service, self._database.cut)
             workload.run(changes // (kills + 1), ALTERATIONS // (kills + 1) + 1)
             if kills:
-                # After a fault before the first published change, Debezium would begin its snapshot again.
+                # If a fault came before the first published change, Debezium would begin its snapshot again.
                 other.until(lambda counts: any(ops.keys() - {"read"} for ops in counts.values()), CATCH_UP_S)
             for _ in range(kills):
                 faults.make()
@@ -165,7 +165,7 @@ class _Reader:
         self._config.write_text(config, "utf-8")
 
     def until(self, reached: Callable[[Mapping[str, Mapping[str, int]]], bool], timeout_s: float) -> None:
-        """Waits until `reached` returns true. It gets the number of published rows, by entity and op."""
+        """Waits until `reached` returns true. This function gets the number of published rows, by entity and op."""
         deadline = time.monotonic() + timeout_s
         while not ((self.log / "log").is_dir() and reached(counts(self.log))):
             self.service.check()

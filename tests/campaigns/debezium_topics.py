@@ -151,8 +151,8 @@ class _Producer:
             self._producer.produce(topic, message.value, message.key, int(number))
 
     def _in_transaction(self, send: Callable[[], None], *, abort: bool) -> None:
-        """Makes a transaction that calls `send`, and commits or aborts it. If the broker was killed, it may abort the
-        transaction by itself; the transaction is then repeated.
+        """Makes a transaction that calls `send`, and commits or aborts it. After a kill, the broker may abort the
+        transaction by itself. Then repeats the transaction.
         """
         while True:
             self._producer.begin_transaction()

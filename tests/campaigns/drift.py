@@ -211,7 +211,7 @@ class _Block:
                     new_key = str(MADE_UP + int(entity_and_key[1]))
                     edits[entity_and_key] = last_only(row["position"], _made_up(new_key))
                     planted["odd", new_key] = ("extra",)
-                case 2:  # no drift
+                case 2:  # the same JSON with other spaces and another order is no drift
                     edits[entity_and_key] = last_only(row["position"], setting({"doc": '{ "b":[1,null], "a" : 1 }'}))
                 case _:
                     values = self._values(row)

@@ -3,8 +3,8 @@
 
 Each round removes something without which the service cannot continue. When the service starts again, it must fail with
 an error that names `--over-gap`. After it has run with `--over-gap`, the last states in the changelog must equal the
-table. The same must be true for a consumer that has read rows which the changelog then lost. The positions of a key
-must never go back.
+table. The states of a consumer must equal the table, too, although it has read rows that the changelog then lost. The
+positions of a key must never go back.
 """
 
 import contextlib
@@ -121,7 +121,7 @@ class _Rounds:
         how(file)
 
     def _wait_until_slot_free(self) -> None:
-        """Waits until the server notices that the process which read the slot was killed."""
+        """Waits until the server has noticed the end of the process that read the slot."""
         deadline = time.monotonic() + WAIT_S
         while self._sql(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{self._name}' AND active"):
             assert time.monotonic() < deadline

@@ -1,8 +1,8 @@
 """Makes the service, a MySQL server and the link between them fail, and promotes a replica, while threads write.
 
 The service also reads tables again all the time, because a table was altered, or because a signal asks for it. A signal
-is a row that is inserted into a separate table. Triggers number the changes of each key, and the changelog must have
-exactly the changes with these numbers, in this order (see `_mysql.judge`).
+is a row that is inserted into a separate table. In the database, triggers give each change of a key the next number.
+The changelog must have exactly the changes with these numbers, in this order (see `_mysql.judge`).
 """
 
 import contextlib
@@ -178,7 +178,7 @@ class _Soak:
         self._faults["cut"] += 1
 
     def _hang(self) -> None:
-        """Lets no data pass for a while, or no data from the server to the service."""
+        """For a while, lets no data pass, or only data from the service to the server."""
         self._rng.choice((self._servers.proxy.hang, self._servers.proxy.mute))()
         self._outage()
         self._faults["hang"] += 1

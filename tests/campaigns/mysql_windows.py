@@ -1,14 +1,14 @@
 """Lets a source read a table in chunks while eight threads update it. For each row, judges whether it fits the place in
 the log for which it was published.
 
-Rounds take turns: MariaDB; MySQL; MySQL with `binlog_order_commits = OFF`; and both with XA transactions. The last
-three make commits visible in an order that may differ from the log. Some commits are delayed after they are logged and
-before they become visible.
+Rounds take turns: MariaDB; MySQL; MySQL with `binlog_order_commits = OFF`; MariaDB with XA transactions; and MySQL with
+XA transactions. In the last three, commits may become visible in another order than that of the log. Some commits are
+delayed after they are logged and before they become visible.
 
 At the same time, the table is also read by marks (see `_mysql.marks`). `marks` counts the chunks of these reads, and
-`marks_wrong` the chunks that have a stale row. On servers that make commits visible in the order of the log, no such
-chunk may be wrong. Each of the other rounds lasts until a chunk is wrong. This proves that the round had commits that
-an incorrect reader would place wrongly.
+`marks_wrong` the chunks that have a stale row. In the rounds of the first two kinds, no chunk may have a stale row.
+Each of the other rounds lasts until one has. This proves that the round had commits that an incorrect reader would
+place wrongly.
 """
 
 import contextlib
@@ -46,7 +46,9 @@ class Setup:
         return self.order != "OFF" and not self.xa
 
     def running(self) -> contextlib.AbstractContextManager[MysqlServer]:
-        """Runs the server. It flushes its log to the disk at commits. This is slow, so it makes commits in groups."""
+        """Runs the server. At a commit, it flushes its log to the disk. This is slow, so further commits gather in
+        groups.
+        """
         settings = {"sync_binlog": "1", **({} if self.order is None else {"binlog_order_commits": self.order})}
         return mysql_server(self.flavour, settings)
 
@@ -93,8 +95,8 @@ def _site() -> Iterator[Callable[[Piece], Figures]]:
 
 
 def read_once(server: MysqlServer, seed: int, *, xa: bool = False, fails_marks: bool = False) -> tuple[HotJudge, int]:
-    """Reads the table once while it is updated; with `xa`, also in XA transactions. Returns the judge of the rows, and
-    how many chunks the source read.
+    """Reads the table once, while threads update it. With `xa`, some updates are in XA transactions. Returns the judge
+    of the rows, and how many chunks the source read.
 
     With `fails_marks`, the updates continue until a chunk that was read by marks is wrong.
     """

@@ -107,7 +107,8 @@ class _Soak:
         }
 
     def _round(self, seconds: float) -> None:
-        """Lets the service run for a while, kills it, and starts it again, often so that it will crash at a fail point.
+        """Lets the service run for a while, kills it, and starts it again. Half of the time, starts it so that it will
+        crash at a fail point.
 
         Before the kill, sometimes lets a session of the service hang, and sometimes kills PostgreSQL and starts it
         again.

@@ -4,8 +4,8 @@ to republish the whole table, and to publish a delete of each key that the table
 
 Before each round, the service is stopped, and forged rows are appended to its changelog: rows with keys that the table
 never had, wrong states of existing rows, and deletes of existing rows. At the end of a round, the last states in the
-changelog must equal the table. After the forged rows, an old state of a key must not come after a newer one, and a
-repair may delete only keys that exist in the changelog.
+changelog must equal the table. In the rows that come after the forged ones, an old state of a key must not follow a
+newer one. A repair may delete only keys that exist in the changelog.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Kills a service that keeps a state, again and again, while threads write. A state is a store in which the service
+"""Again and again, kills a service that keeps a state, while threads write. A state is a store in which the service
 keeps the last state of every row. The server's log has only the keys of old rows, so the service takes the rest of an
 old row from its state.
 
@@ -240,7 +240,7 @@ def rows_of(log: Path) -> Iterator[Row]:
 class Twins:
     """Compares the changes of each table with those of its twin, in the order of the changelog.
 
-    A change may lack values of the old row if the changelog did not have the complete row before the change. This
+    A change of a table may lack values of the old row if the changelog did not have the complete row before. This
     happens while the service reads the tables for the first time. `unknown` counts such changes.
     """
 

@@ -2,9 +2,9 @@
 
 The campaign `views_brokers` does the same with three brokers, and also kills brokers.
 
-Each answer is judged by three rules. Its row must include every change of this row up to `X-Position`. The position in
-`X-Position` must include everything that was stored up to `X-Staleness` seconds before the request. This position must
-not be before `min_position`, if the reader asked for it.
+Each answer has the headers `X-Position` and `X-Staleness`, and is judged by three rules. Its row must include every
+change of this row up to `X-Position`. The position in `X-Position` must include everything that was stored up to
+`X-Staleness` seconds before the request. If the reader gave a `min_position`, `X-Position` must not be before it.
 
 After a process was killed, a reader who allows stale rows must get every key within two seconds. After each round, the
 rows of every view on every process must be those that follow from the written changes. One view ignores the changes

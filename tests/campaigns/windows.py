@@ -163,7 +163,7 @@ class _Round:
                 self._over.wait(rng.random())
 
     def _alter(self) -> None:
-        """Rewrites a table and truncates a table, each at a random moment."""
+        """Rewrites one table and truncates one, each at a random moment."""
         rng = random.Random(self._rng.random())
         chosen = [self._rewrite, self._truncate]
         rng.shuffle(chosen)

@@ -27,7 +27,7 @@ _GIVEN_UP = re.compile(r'(?m)^.*(?:no answer for|has been silent for).*"connecti
 
 
 class Block(Faults):
-    """One database, its changelog, and the threads that write to its tables.
+    """The rounds of a campaign that share one database, its changelog, and the threads that write to its tables.
 
     Each kind of sink has a subclass. The subclass adds the faults of its sink to those that `faults` returns.
     """
@@ -118,7 +118,7 @@ class Block(Faults):
 def _check_gaps(gaps: Sequence[Gap], gap_limits: Sequence[GapLimits]) -> list[Gap]:
     """Checks that the changelog has exactly the gaps that were made, and that no gap is wider than its limits.
 
-    Returns the gaps, completed with what only the campaign knows: exact positions, and what was emptied or restored.
+    Adds to the gaps what only the campaign knows: exact positions, and what was emptied or restored. Returns them.
     """
     assert len(gaps) == len(gap_limits), f"{len(gap_limits)} gaps were made, but the changelog has these: {gaps}"
     checked = []

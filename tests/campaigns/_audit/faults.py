@@ -25,7 +25,7 @@ REACHED_S = 10.0
 
 
 class Faults(Outages):
-    """A service and its tables, with the faults that can be made there."""
+    """A service, its tables, and the faults that do not depend on the sink."""
 
     def __init__(
         self, server: PostgresServer, link: Proxy, folder: Path, seed: int, sink: Sink, small: Sequence[str] = ()
@@ -122,7 +122,7 @@ class Faults(Outages):
         deadline = time.monotonic() + CATCH_UP_S
         while self._notice_count(name) == notices:
             self._check_end()
-            if self.service.exit_code is not None:  # with many tables, the service may notice and end only now
+            if self.service.exit_code is not None:  # the service may have many tables, and notice only now
                 self.service.start()
             time.sleep(0.1)
             assert time.monotonic() < deadline, f"the service did not notice that changes of {name} were hidden"

@@ -72,7 +72,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """A restore to the position `at`. `transactions` are all that the log had when the database was restored."""
+    """A restore to the position `at`. `transactions` are those that the database had just before the restore."""
 
     at: int
     transactions: Sequence[Transaction]
@@ -164,9 +164,9 @@ def events(recorded: Sequence[Recorded]) -> Iterator[Event]:
 
 
 def _as_update(row: Recorded, following: Recorded) -> Recorded | None:
-    """Returns both rows as one update, if `row` deletes from a partitioned table and `following` inserts the same key.
+    """If `row` deletes from a partitioned table and `following` inserts the same key, returns both as one update.
 
-    PostgreSQL logs an update as these two changes if it moves a row to another partition of its table.
+    If an update moves a row to another partition of its table, PostgreSQL logs a delete and an insert.
     """
     if (row.op, following.op) != ("DELETE", "INSERT") or row.entity != following.entity:
         return None

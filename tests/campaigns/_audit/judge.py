@@ -1,5 +1,5 @@
-"""Compares a changelog with the audit, transaction by transaction. Then compares the last state of each key with the
-tables.
+"""Compares a changelog with the audit (the changes that triggers recorded), transaction by transaction. Then compares
+the last state of each key with the tables.
 
 The service publishes a row with the op `read` when it reads a table. Such a row must have the state that its key had
 after all transactions that were committed before the row's position. In this way, the judge also checks changes that
@@ -46,6 +46,8 @@ class Since:
 @dataclass(slots=True)
 class Verdict:
     """The result: how many rows were judged, and how many faults of each kind were found. `faults` has examples.
+    `stale` counts rows with the op `read` that do not have the state of their position. `folded_wrong` counts last
+    states and values that differ from the tables.
 
     `unknown` counts values that no message of their row contained. `in_gaps` counts transactions that the changelog may
     lack because of a gap. `as_text` counts rows in which a value of a composite type is a text, because the service did
@@ -251,8 +253,8 @@ class _Judge:
         return bisect.bisect_right(self._restores, row.position) * BRANCH + row.commit
 
     def _check_alone(self, row: Row) -> None:
-        """Checks a row that belongs to no transaction. If its op is `read`, it must have the present state of its
-        key.
+        """Checks a row that belongs to no transaction. If its op is `read`, it must have the state that its key has
+        after the transactions so far.
         """
         self.fold.add(row)
         if row.op == "delete" and self._may_be_deleted(row):
@@ -272,14 +274,15 @@ class _Judge:
     def _may_be_deleted(self, row: Row) -> bool:
         """Whether the service may publish this delete, although the server's log has no such change.
 
-        The table must lack the key, and the change that deleted it must have been hidden from the service, or lost.
+        The table must lack the key. Also, a span in which changes were hidden from the service, or a gap, must come
+        before the row: the delete of the key may be missing there.
         """
         hidden = any(start < self._place(row) for start, _ in self._since[row.entity].hidden)
         after_gap = any(gap.position < row.position for gap in self._gaps)
         return (hidden or after_gap) and row.key not in self.truth.rows[row.entity]
 
     def _check_partition(self, row: Row) -> None:
-        """Checks that the row's values belong to its partition. A TRUNCATE is in all partitions."""
+        """Checks that the row's values belong to its partition. A truncate has no values, so it is not checked."""
         state, entity = row.current or row.original, entity_of(row.entity)
         has_columns = state is not None and all(column in state for column in entity.placed_by)
         if state is not None and has_columns and placed(entity, state) != row.partition:
@@ -368,7 +371,9 @@ def _numbered_events(transaction: Transaction, entities: Container[str]) -> Iter
 
 
 def _numbered_rows(rows: Iterable[Row]) -> Iterator[tuple[_Key, tuple[int, Row]]]:
-    """Yields each row after its entity and key. Truncates with the same position come from the same TRUNCATE."""
+    """Yields the entity and the key of each row, and then the row with its number. Truncates with the same position
+    come from the same TRUNCATE.
+    """
     emptied: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         before = len(emptied[row.entity] - {row.position})

@@ -233,7 +233,7 @@ class _Writer:
             connection.execute(f"{self._rng.choice(('COMMIT', 'COMMIT', 'ROLLBACK'))} PREPARED '{name}'".encode())
 
     def _step(self, cursor: Cursor) -> None:
-        """Does one random action, sometimes after a stamp.
+        """Does one random action. Sometimes writes a stamp first.
 
         Some actions are in a savepoint, with or without a stamp of their own. Half of the savepoints are rolled back.
         """
@@ -269,7 +269,9 @@ class _Writer:
         cursor.execute(rng.choice(ACTIONS), {**values, "long": self._long()})
 
     def _emit_stamp(self, cursor: Cursor) -> None:
-        """Writes a stamp, and lets the triggers note it in the audit."""
+        """Writes a stamp: a message in the log that says who makes the changes after it. The triggers record the stamp
+        with each of these changes.
+        """
         self._stamps += 1
         stamp = f"w{self._number}-{self._stamps}"
         message = f'{{"apiVersion": "v2", "serviceName": "load", "identifier": "{stamp}"}}'

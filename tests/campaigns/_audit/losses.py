@@ -1,5 +1,5 @@
-"""Makes faults after which the service can never read some changes. The service stops after each of these faults. The
-campaign then runs the command that the error of the service names.
+"""Makes faults after which the service can never read some changes. After each of these faults, the service stops with
+an error that names a command. The campaign then runs this command.
 """
 
 import re
@@ -127,9 +127,9 @@ class Losses(Site):
         emptied: Collection[str] = (),
         restored: Restored | None = None,
     ) -> None:
-        """Waits until the service stops. The last line of its log names a command that shows the gap, and this command
-        names another one, which continues after the gap. Runs both. Sometimes makes the second one crash, and runs it
-        again.
+        """Waits until the service stops. The last line of its log names a command that shows the gap. The output of
+        this command names a second one, which continues after the gap. Runs both. Sometimes makes the second one crash,
+        and runs it again.
 
         `before` is the last checkpoint of the changelog. The caller gives it if the checkpoint can no longer be read.
         """
@@ -147,7 +147,8 @@ class Losses(Site):
         with self.without_migrations():
             self._run_over_gap(self._arguments_to_continue(ways[-1].split()), point, stored.epoch)
         emptied_entities: frozenset[str] | None = frozenset(emptied)
-        # After a crash at this point, the new slot begins after the end of the changelog, as if rows had been lost.
+        # After a crash at this point, the new slot exists, and begins after the end of the changelog. The second run
+        # then assumes that the changelog has lost rows, and empties all entities.
         if point == "gap:slot-made" and before is None:
             emptied_entities = None if restored is not None else frozenset(self.names)
         self.gap_limits.append(

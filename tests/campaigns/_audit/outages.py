@@ -44,7 +44,7 @@ class Outages(Losses):
         return {"link to the server": self.link}
 
     def _fail_link(self) -> None:
-        """Stops, hangs, mutes or resets a link for a while."""
+        """Disturbs a link for a while: stops it, lets it hang, mutes it (holds the answers back) or resets it."""
         name, link = self.rng.choice(list(self.links().items()))
         how = self.rng.choice((link.stop, link.hang, link.mute, link.reset))
         self.done[f"{name}: {how.__name__}"] += 1
@@ -85,8 +85,8 @@ class Outages(Losses):
         self.advance()
 
     def _pause_backend(self, name: str, seconds: float) -> None:
-        """Stops the server's process that has a session of the service, for `seconds`. The kernel still acknowledges
-        the packets of this session.
+        """Picks one session of the service, and stops the server's process for this session for `seconds`. The kernel
+        still acknowledges the packets of this session.
         """
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             pids = connection.execute(
@@ -109,8 +109,8 @@ class Outages(Losses):
         self._set("synchronous_standby_names", "")
 
     def _lack_standby(self) -> None:
-        """Makes the replication stream wait for a standby that is away. Then starts the standby, or tells the server to
-        wait for it no longer.
+        """Makes the replication stream of the service wait for a standby that is away. Then starts the standby, or
+        tells the server to wait for it no longer.
         """
         self.done["standby away"] += 1
         with psycopg.connect(self.dsn, autocommit=True) as connection:

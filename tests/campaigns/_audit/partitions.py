@@ -1,4 +1,4 @@
-"""Chooses the partition of a key as Kafka's Java client does. It was written from the definition of MurmurHash2."""
+"""Chooses the partition of a key as Kafka's Java client does. The code follows the definition of MurmurHash2."""
 
 _SEED, _FACTOR = 0x9747B28C, 0x5BD1E995
 _WORD = 0xFFFFFFFF

@@ -37,7 +37,7 @@ class Row:
 
     @property
     def commit(self) -> int:
-        """Where the commit record of the row begins in the server's log."""
+        """Where the commit record of the row's transaction begins in the server's log."""
         return int(self.position.split("/")[1], 16)
 
 
@@ -46,10 +46,10 @@ class Gap:
     """A gap: the changelog may lack the transactions for which `start` < the end of the commit record <= `end`.
 
     `last` is the position of the last row before the gap, and `position` is that of the gap itself. If the changelog
-    may also have lost rows that it had, it has a truncate of each entity in `emptied`. The truncates tell consumers to
-    forget the rows of these entities. If `emptied` is None, the audit accepts truncates of all entities, or none.
-    `restored` says whether the gap comes from a restore of the database. In this case, positions in the server's log
-    occur again after the gap.
+    may also have lost rows that were stored before the gap, it has a truncate of each entity in `emptied`. The
+    truncates tell consumers to forget the rows of these entities. If `emptied` is None, the audit accepts truncates of
+    all entities, or none. `restored` says whether the gap comes from a restore of the database. In this case, positions
+    in the server's log occur again after the gap.
     """
 
     last: str

@@ -1,4 +1,4 @@
-"""Runs the service on one database. Its methods, such as `let_run`, are the steps of which the faults are made."""
+"""Runs the service on one database. The faults of a campaign are made of the methods of `Site`, such as `let_run`."""
 
 import json
 import random
@@ -122,8 +122,8 @@ class Site:
         assert not self.service.wait(seconds), f"the service ended by itself: {self.service.said()[-2000:]}"
 
     def advance(self, service: Service | None = None) -> None:
-        """Waits until the changelog has a newer checkpoint than at the time of the call. `service` is the process that
-        stores it, if it is another one than `self.service`.
+        """Waits until the changelog has a newer checkpoint than at the time of the call. If another service than
+        `self.service` stores it, the caller gives this `service`.
         """
         before = self.sink.stored()
         (service or self.service).until_stored(self.sink.stored, lambda stored: stored != before, CATCH_UP_S)

@@ -58,7 +58,7 @@ def gaps_of_topics(servers: str, prefix: str) -> list[Gap]:
 def messages(servers: str, parts: Sequence[Part], isolation: str = "read_committed") -> Iterator[tuple[Part, Message]]:
     """The messages that these partitions have now. Those of the same partition come in the order of their offsets.
 
-    Raises AssertionError if a transaction is still open in one of the partitions.
+    With the isolation `read_committed`, raises AssertionError if a transaction is still open in one of the partitions.
     """
     consumer = Consumer({**_SETTINGS, "bootstrap.servers": servers, "isolation.level": isolation})
     unfinished = set(parts)

@@ -3,7 +3,7 @@
 The campaigns' triggers record rows with `to_jsonb`, which writes some types in another form than the changelog. The
 code that converts them was written from docs/reference/types.md alone. A number is kept as its text (`Number`), so that
 it is never rounded. A very long text is replaced by its beginning and its SHA-256, because the rows would not fit into
-memory otherwise. This is done with recorded rows as well as with rows of the changelog.
+memory otherwise. Texts in recorded rows and in rows of the changelog are replaced in the same way.
 """
 
 import base64

@@ -20,8 +20,8 @@ _CHANGES = (
     [f"UPDATE wide SET body = {_BODY} WHERE id = %(key)s"],
     ["DELETE FROM wide WHERE id = %(key)s", _INSERT],
 )
-"""The lists of statements from which each change is drawn. Most of them do not write the long value to the log. If all
-did, the service would have no time for other rows.
+"""Each change runs one of these lists of statements, chosen at random. Most lists do not write the long value to the
+log. If all did, the service would have no time for other rows.
 """
 
 

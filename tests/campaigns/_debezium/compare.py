@@ -93,8 +93,8 @@ class Comparison:
     """Compares the rows that our own source published with those that came from Debezium.
 
     `described` maps each entity and column to the type of the column. Faults are counted by type. With `is_later`, the
-    time that our source publishes for a change may be later than Debezium's. With `in_parts`, each table's events came
-    through a topic of their own, so only the rows of the same table are in order.
+    time that our source publishes for a change may be later than Debezium's. With `in_parts`, each table has its own
+    topic for Debezium's events, so only the rows of the same table are in order.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Comparison:
             self.verdict.fault("one service has more changes", (len(ours), len(theirs), more))
 
     def _is_unsure(self, own: Row, other: Row) -> bool:
-        """Returns whether the delete from Debezium has only the key because its table has had no update yet.
+        """Returns whether Debezium's delete has only the key, and the reason is that its table has had no update yet.
 
         Debezium's events from PostgreSQL do not say whether old rows are complete. The service learns this from the
         first update of a table. Until then, it publishes only the key of a deleted row.

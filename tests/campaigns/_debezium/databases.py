@@ -69,19 +69,19 @@ class Opened:
     properties: Mapping[str, str]
 
     def own(self, path: Path, keys: Mapping[str, Sequence[str]]) -> str:
-        """Returns the configuration of the service with our own source. `keys` has the key columns of each table."""
+        """Returns the configuration of a service with our own source. `keys` has the key columns of each table."""
         source = "".join(f"{name} = {json.dumps(value)}\n" for name, value in self.source.items())
         return self._config(source, path, keys)
 
     def debezium(self, path: Path, keys: Mapping[str, Sequence[str]], jars: Path) -> str:
-        """Returns the configuration of the service that itself runs Debezium, from the jars in the folder `jars`."""
+        """Returns the configuration of a service that runs Debezium itself. The folder `jars` has Debezium's jars."""
         properties = {**self.properties, "skipped.operations": "none", "poll.interval.ms": "20"}
         source = f'kind = "debezium"\nconnector = "{self.connector}"\njars = "{jars}"\nheap_mib = {HEAP_MIB}\n'
         listed = "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in properties.items())
         return self._config(f"{source}[source.properties]\n{listed}", path, keys)
 
     def topics(self, path: Path, keys: Mapping[str, Sequence[str]], bootstrap_servers: str) -> str:
-        """Returns the configuration of the service that reads topics, to which Debezium in Kafka Connect writes."""
+        """Returns the configuration of a service that reads the topics of Debezium, which runs in Kafka Connect."""
         topics = f'bootstrap_servers = "{bootstrap_servers}"\ninclude = ["{self.name}.*"]\n'
         source = f'kind = "debezium"\nconnector = "{self.connector}"\n[source.topics]\n{topics}'
         return self._config(source, path, keys)
@@ -131,10 +131,10 @@ class Database(Protocol):
         """Returns the types that columns can have."""
 
     def open(self) -> contextlib.AbstractContextManager[Opened]:
-        """Creates a new database, which lasts as long as the block."""
+        """Creates a new database, which exists until the `with` block ends."""
 
     def last(self, tables: Sequence[str]) -> Iterator[str]:
-        """Yields the SQL that must run for Debezium once these tables exist."""
+        """Yields the SQL that Debezium needs. It must run after these tables were created."""
 
     def cut(self) -> None:
         """Ends the sessions that read the server's log."""

@@ -24,7 +24,9 @@ class Faults:
         self.counts = Counter[str]()
 
     def make(self) -> None:
-        """Makes one fault, after a while. If the service ends meanwhile, starts it again and makes no other fault."""
+        """Makes one fault, after a while. If the service crashes at a fail point before, counts this as the fault, and
+        only starts the service again.
+        """
         crashed = self._service.wait(self._random.random() * PAUSE_S_MAX)
         if crashed:
             self.counts["crash"] += 1

@@ -204,8 +204,8 @@ def no_character(ours: Any, theirs: Any) -> bool:
     """The character set `ucs2` has no surrogate pairs, so each half of a pair is an invalid character there.
 
     We publish `?` for each half, as the server does. Debezium publishes the character that both halves stand for
-    together. For a single half and the character after it, Debezium publishes U+FFFD. It also publishes U+FFFD for
-    bytes of latin1 that Java does not know.
+    together. If a half is alone, Debezium publishes one U+FFFD for it and the character after it. It also publishes
+    U+FFFD for bytes of latin1 that Java does not know.
     """
     pattern = "".join(
         r"(\?.?|[\x80-\x9f])" if of == "\ufffd" else rf"({of}|\?\?)" if of > "\uffff" else re.escape(of)
@@ -215,8 +215,8 @@ def no_character(ours: Any, theirs: Any) -> bool:
 
 
 def same_json(ours: Any, theirs: Any) -> bool:
-    """MySQL stores JSON in a binary form. When it is converted to text, Debezium and we write different spaces and
-    different digits of doubles.
+    """MySQL stores JSON in a binary form. When we and Debezium convert this form to text, the spaces and the digits of
+    doubles can differ.
     """
     if isinstance(ours, list) and isinstance(theirs, list):
         return len(ours) == len(theirs) and all(map(same_json, ours, theirs))

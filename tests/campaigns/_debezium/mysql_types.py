@@ -20,9 +20,9 @@ NOT_CARRIED: Mapping[Flavour, str] = {
 
 Debezium's parser of table definitions refuses INET4 and INET6. Its connector does not decompress columns, and fails at
 an ENUM or SET whose labels are in the character set `binary`. The driver with which Debezium reads tables fails at
-negative numbers that have leading zeros. Debezium also fails at a table with a YEAR and eight columns of numbers.
-MySQL's log has a list of bits that says which columns of numbers are unsigned. MySQL 8.0 has no bit for a YEAR in this
-list, but Debezium expects one, and reads beyond the end of the list.
+negative numbers that have leading zeros. Debezium also fails at a table with a YEAR and eight columns of numbers. The
+reason is a list of bits in MySQL's log, which says for each column of numbers whether it is unsigned. MySQL 8.0 has no
+bit for a YEAR in this list, but Debezium expects one, and reads beyond the end of the list.
 """
 
 

@@ -64,7 +64,7 @@ class Table:
         return [column.literal(number) for column in self.key]
 
     def where(self, number: int) -> str:
-        """Returns the SQL condition that selects the row with this key."""
+        """Returns the SQL condition that selects the row that has the key with this number."""
         pairs = zip(self.key, self.key_values(number), strict=True)
         return " AND ".join(f"{column.name} = {value}" for column, value in pairs)
 

@@ -34,7 +34,9 @@ class Dialect(Protocol):
 
 @dataclass(slots=True)
 class _Session:
-    """A session. Its rows have numbers. `rows` has the numbers of the rows that exist for it now, by table."""
+    """A session. Its rows have numbers. `rows` has the numbers of those that exist now, by table, and `before` of those
+    that existed before the open transaction.
+    """
 
     number: int
     execute: Execute

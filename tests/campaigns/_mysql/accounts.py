@@ -14,9 +14,9 @@ PAUSE_S = 0.01
 """The longest pause of a writer after a transaction. On two cores, a service falls behind if writers do not pause."""
 
 BLOCK = 40
-"""Each writer has a block of this many keys. The first row of a block is never changed or deleted. Its purpose is to
-keep writers from waiting for each other: the server locks not only rows, but also the gaps between existing rows. This
-row ends the last gap of the block before it, so no two writers lock the same gap.
+"""Each writer has a block of this many keys. The first row of a block is never changed or deleted, so that writers do
+not wait for each other. The server locks not only rows, but also the gaps between existing rows. The first row of a
+block ends the last gap of the block before it, so no two writers lock the same gap.
 """
 
 TABLE = (

@@ -127,7 +127,7 @@ def update_by_xa(server: MysqlServer, database: str, name: str, first: int, end:
     """Updates rows in the XA transaction `name`, and commits it in the way `end` (see XA_ENDS).
 
     Does nothing if another transaction has locked some of the rows. With `slow`, the transaction also adds to a
-    full-text index, so that its commit takes long. A server may write the XA COMMIT into the log before that.
+    full-text index, so that its commit takes long. While the commit goes on, the log may already have the XA COMMIT.
     """
     with server.connect(database) as session, session.cursor() as cursor:
         cursor.execute(f"XA START '{name}'")
@@ -173,7 +173,7 @@ class HotJudge:
 
     - Each update of a row must have a version that is one higher than the row's version before. `lost` counts the
       updates that have another version.
-    - If a row was read from the table, it must have the version of the row's last update that the source returned
+    - If a row was read from the table, its version must be that of the last update of this row that the source returned
       before. `stale` counts the rows that have another version.
     - `wrong` counts the rows whose last returned state is not that of the table.
     - `marks` judges the chunks that `MarkedReader` read at the same time.

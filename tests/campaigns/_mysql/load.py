@@ -72,8 +72,8 @@ class Load:
     def _write(self, cursor: Cursor, rng: random.Random) -> None:
         """Makes transactions until the load ends, or until this session has prepared an XA transaction.
 
-        Then the caller must end this session: only after its end can other sessions commit the XA transaction, or roll
-        it back.
+        After that, the caller must end this session. Only then can other sessions commit the XA transaction, or roll it
+        back.
         """
         cursor.execute(ISOLATION)
         while not self._over.wait(rng.random() * PAUSE_S):

@@ -1,10 +1,10 @@
 """Reads a table by marks, as DBLog and Debezium's incremental snapshots do. Counts how often this gives old rows.
 
-A mark is a change of a row that nobody but the reader changes, so that the reader finds this change in the log. The
-reader makes a mark, reads a chunk of rows, and makes a second mark. Rows that changed between the two marks in the log
-are left out. All other rows of the chunk are published as if they had been read at the second mark. This is correct
-only if the chunk shows every commit that is before the first mark in the log. MySQL with `binlog_order_commits = OFF`
-does not promise that.
+A mark is a change of one special row. Only the reader changes this row, so it can find its marks in the log. The reader
+makes a mark, reads a chunk of rows, and makes a second mark. Rows that changed between the two marks in the log are
+left out. All other rows of the chunk are published as if they had been read at the second mark. This is correct only if
+the chunk shows every commit that is before the first mark in the log. MySQL with `binlog_order_commits = OFF` does not
+promise that.
 """
 
 import threading
@@ -23,7 +23,7 @@ Versions = Mapping[int, int]
 class MarkedReader(threading.Thread):
     """Reads the whole table again and again, until `over` is set.
 
-    Adds each chunk to `chunks`. Its key there is the version that the second mark gives to the row of the marks.
+    Adds each chunk to `chunks`. The key of a chunk is the version that the special row gets by the second mark.
     """
 
     def __init__(self, server: MysqlServer, database: str, chunks: dict[int, Versions], over: threading.Event) -> None:

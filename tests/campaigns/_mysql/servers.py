@@ -23,8 +23,8 @@ DURABLE: Mapping[str, str] = {
     "lock_wait_timeout": "2",
     "max_binlog_size": "1048576",
 }
-"""With these durability settings, a server that is killed keeps all commits, and its log has no commit that its tables
-lack. With the other settings, waits for locks are shorter than by default, and the files of the log are smaller.
+"""With the first two settings, a server that is killed keeps all commits, and its log has no commit that its tables
+lack. The other three make waits for locks shorter than by default, and the files of the log smaller.
 """
 
 _GTIDS: Mapping[Flavour, str] = {"mariadb": "@@global.gtid_binlog_pos", "mysql": "@@global.gtid_executed"}

@@ -16,8 +16,8 @@ class XaRecord:
     """What happened to the XA transactions of a run. Several threads may use this object.
 
     `counts` says how many transactions were `begun`, `prepared`, `committed` and `rolled_back`. Its entry
-    `over_restart` counts those that were prepared before a restart, and committed or rolled back after this restart. It
-    counts as a restart if the service or the server is started again, or if the replica takes the server's place.
+    `over_restart` counts those that were prepared before a restart, and committed or rolled back after this restart. A
+    restart is a new start of the service or the server, or the moment at which the replica takes the server's place.
 
     The attribute `rolled_back` has the numbers (column `txn`) of the prepared transactions that were rolled back.
     """
@@ -61,7 +61,9 @@ class XaRecord:
 
 
 def decide(cursor: Cursor, rng: random.Random, record: XaRecord, *, share: float) -> bool:
-    """Commits or rolls back this share of the prepared XA transactions. Returns whether the server had none of them."""
+    """Commits or rolls back this share of the prepared XA transactions. Returns whether the server had no prepared XA
+    transactions.
+    """
     cursor.execute("XA RECOVER")
     names = [row[3].decode() if isinstance(row[3], bytes) else row[3] for row in cursor.fetchall()]
     for name in names:
