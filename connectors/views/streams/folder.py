@@ -1,14 +1,16 @@
 """Claims the folder in which Kafka Streams keeps its stores, and deletes stores that could have wrong rows.
 
-Kafka Streams continues a store from the offset in the store's checkpoint. In two cases, that gives wrong rows, and
+Kafka Streams continues a store from the offset that the store has on disk. In two cases, that gives wrong rows, and
 Kafka Streams does not notice. So such stores are deleted, and restored from the topics:
 
 - The topic was deleted and created again, or was not followed for a while. Then the offset means nothing.
 - The offset is so old that tombstones after it may have been removed. Then a key that was deleted since may have no
   message any more.
 
-The times of checkpoints do not say how old their offsets are, because Kafka Streams sometimes writes the same offsets
-again. So the folder stores a time: the stores have all messages before this time.
+Nothing on disk says how old an offset is. So the folder stores a time: the stores have all messages before this time.
+
+While Kafka Streams runs, RocksDB collects entries in memory and writes them when it likes. A process that crashes loses
+what is not written. So before a time is stored, RocksDB must have written everything that the stores had at that time.
 """
 
 import os
@@ -18,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -65,6 +68,37 @@ class Owner:
     tombstones_s: float
 
 
+class Memtables(NamedTuple):
+    """The number of entries that a store of RocksDB has only in memory: in the memtable that takes new entries
+    (`active`), and in those that are full and will be written next (`immutable`).
+    """
+
+    active: int
+    immutable: int
+
+
+class _Unwritten:
+    """The stores that have not yet written everything that they had at one time: all messages before `complete_at_s`.
+    `memtables` are those of each store at this time.
+    """
+
+    def __init__(self, complete_at_s: float, memtables: Mapping[str, Memtables]) -> None:
+        self.complete_at_s, self.stores = complete_at_s, memtables.keys()
+        # For each store that has not written everything: the entries in the memtable that was active at that time, or 0
+        # if this memtable was empty or takes no more entries.
+        self._active = {store: counts.active for store, counts in memtables.items()}
+
+    def are_written(self, memtables: Mapping[str, Memtables]) -> bool:
+        """Returns whether all stores have written what they had. `memtables` are those that they have now."""
+        for store, active in list(self._active.items()):
+            now = memtables[store]
+            # A memtable with fewer entries than before is a new one, so the one before is immutable or written.
+            self._active[store] = now.active if 0 < active <= now.active else 0
+            if self._active[store] == now.immutable == 0:
+                del self._active[store]
+        return not self._active
+
+
 class Claim:
     """A claimed folder: `stores` is inside it, and so is `libraries`, for a library that RocksDB unpacks. `topics` are
     the names of the topics, in the order in which they were first served.
@@ -73,20 +107,20 @@ class Claim:
     def __init__(self, path: Path, marker: _Marker) -> None:
         self.stores, self.libraries, self.topics = path / _STORES, path / _LIBRARIES, tuple(marker.topics)
         self._path, self._marker = path, marker
-        self._unstored: tuple[float, float] | None = None
+        self._unwritten: _Unwritten | None = None
 
-    def running(self, complete_at_s: float) -> None:
-        """Notes that the running tables have all messages before a time.
+    def running(self, complete_at_s: float, memtables: Mapping[str, Memtables]) -> None:
+        """Notes that the running stores have all messages before a time. `memtables` are those of each store, counted
+        after this was so.
 
-        The stores on disk have these messages only after every checkpoint has been written again. So the time is stored
-        only by a later call. Raises ChangelogError (STORAGE).
+        A later call stores the time, once RocksDB has written these messages. Raises ChangelogError (STORAGE).
         """
-        with _storing(self._path):
-            if self._unstored is None:
-                self._unstored = time.time(), complete_at_s
-            elif _oldest_checkpoint_s(self.stores) > self._unstored[0]:
-                self.stored(self._unstored[1])
-                self._unstored = None
+        # Stores come and go when partitions move between instances.
+        if self._unwritten is None or self._unwritten.stores != memtables.keys():
+            self._unwritten = _Unwritten(complete_at_s, memtables)
+        elif self._unwritten.are_written(memtables):
+            self.stored(self._unwritten.complete_at_s)
+            self._unwritten = None
 
     def size(self) -> int:
         """Returns how many bytes the stores have on disk."""
@@ -179,16 +213,6 @@ def _obsolete(marker: _Marker, owner: Owner) -> str | None:
         days, kept_days = age_s / _DAY_S, owner.tombstones_s / _DAY_S
         return f"their offsets are {days:.1f} days old, and the topics keep tombstones for {kept_days:.1f} days"
     return None
-
-
-def _oldest_checkpoint_s(stores: Path) -> float:
-    """Returns when the oldest checkpoint was written, in seconds since 1970; 0 if a store has none yet.
-
-    The tasks of tables in memory have empty folders.
-    """
-    tasks = [task for task in stores.glob("*/*/") if any(task.iterdir())]
-    checkpoints = [task / ".checkpoint" for task in tasks]
-    return min((file.stat().st_mtime if file.exists() else 0.0 for file in checkpoints), default=0.0)
 
 
 def _write(file: Path, marker: _Marker) -> None:

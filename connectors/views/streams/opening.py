@@ -5,6 +5,7 @@ import ssl
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -171,7 +172,7 @@ class _Opening:
                 application=settings.application,
                 topics=topics,
                 checkpoints=checkpoints or tables,
-                on_complete=_nothing if claim is None else claim.running,
+                on_complete=partial(_note, tables, claim),
             )
             until_followed.pop_all()
         self._opened.callback(_close, tables, progress, claim)
@@ -186,6 +187,11 @@ class _Opening:
             keys_max=settings.keys_max,
             store_bytes=_no_bytes if claim is None else claim.size,
         )
+
+
+def _note(tables: KafkaTables, claim: Claim | None, complete_s: float) -> None:
+    if claim is not None:
+        claim.running(complete_s, tables.memtables())
 
 
 def _close(tables: KafkaTables, progress: TablesProgress, claim: Claim | None) -> None:
@@ -222,10 +228,6 @@ def other_instances(settings: ServeConfig) -> OtherInstances | None:
 def _no_bytes() -> int:
     """Returns the size on disk of stores in memory: 0."""
     return 0
-
-
-def _nothing(_complete_s: float) -> None:
-    """Does nothing. Stores in memory have no folder, so `Claim.running` has nowhere to write the time."""
 
 
 def in_order(tables: Mapping[str, str], topics: Sequence[str]) -> Mapping[str, str]:

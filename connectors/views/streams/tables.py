@@ -22,16 +22,18 @@ import structlog
 
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.views.streams.failures import Failures, text_of
+from changelog.connectors.views.streams.folder import Memtables
 from changelog.connectors.views.streams.java import Threads, start_yielding
 from changelog.connectors.views.streams.listeners import (
+    Restoration,
     failure_handler,
     restore_listener,
     standby_listener,
     state_listener,
 )
 from changelog.connectors.views.streams.placement import Need, Placement, part_of
-from changelog.connectors.views.streams.restoration import Restoration
 from changelog.connectors.views.streams.service_filter import times_of_included
+from changelog.connectors.views.streams.stores import Stores, memtables
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.service_choice import ALL_SERVICES, ServiceChoice
 
@@ -168,7 +170,8 @@ class KafkaTables:
         )
         self._was_ready = False
         self._state = ""  # kept here, because each call of Java makes a request wait for Python's lock once more
-        self._stores: dict[tuple[str, int, bool], Any] = {}
+        self._stores: dict[tuple[str, int, bool], Stores] = {}
+        self._small_stores: dict[str, Any] = {}
         self._streams_package = jpype.JPackage("org").apache.kafka.streams
         self._bytes_of: Any = jpype.JArray(jpype.JByte)
         self._properties = jpype.JClass("java.util.Properties")()
@@ -227,6 +230,11 @@ class KafkaTables:
         """Returns the partitions for which this process is a standby. Each has all messages before the given offset."""
         return self._placement.standbys()
 
+    def memtables(self) -> Mapping[str, Memtables]:
+        """Returns what each store on disk has only in memory, by the names of its task and its table."""
+        with self._asking("all views"):
+            return memtables(self._streams)
+
     def learn(self) -> None:
         """Asks Kafka Streams which offsets this process has committed, before readers need them."""
         with self._asking("all views"):
@@ -251,15 +259,16 @@ class KafkaTables:
         Raises RestoringError if the table still lacks this after a moment.
         """
         with self._asking(table):
-            store = self._store_with(table, partition, need)
-            values = [store.get(self._bytes_of(key)) for key in keys]
-            self._refuse_closed(store)
-            return [None if value is None else bytes(value.value()) for value in values]
+            store = self._store(table, partition, need)
+            rows = store.get()
+            values = [rows.get(self._bytes_of(key)) for key in keys]
+            store.refuse_closed()
+            return [None if value is None else bytes(value) for value in values]
 
     def get_small(self, table: str, key: bytes) -> tuple[bytes, float] | None:
         """Returns the last message of a key in a small table, with its time in seconds since 1970."""
         with self._asking(table):
-            value = self._store(table, 0).get(self._bytes_of(key))
+            value = self._small_store(table).get(self._bytes_of(key))
             return None if value is None else (bytes(value.value()), int(value.timestamp()) / 1000)
 
     def scan(
@@ -269,13 +278,13 @@ class KafkaTables:
         `get_batch`.
         """
         with self._asking(table):
-            store = self._store_with(table, partition, need)
-            pairs = store.range(self._bytes_of(begin), None)
+            store = self._store(table, partition, need)
+            pairs = store.get().range(self._bytes_of(begin), None)
             try:
                 while pairs.hasNext():
                     pair = pairs.next()
-                    yield bytes(pair.key), bytes(pair.value.value())
-                self._refuse_closed(store)
+                    yield bytes(pair.key), bytes(pair.value)
+                store.refuse_closed()
             finally:
                 pairs.close()
 
@@ -335,34 +344,29 @@ class KafkaTables:
         types, in_memory = materialized.StoreType, self._settings.folder is None or is_small
         return materialized.as_(table).withStoreType(types.IN_MEMORY if in_memory else types.ROCKS_DB)
 
-    def _store(self, table: str, partition: int, *, standby_too: bool = False) -> Any:
-        """Returns the store of a partition, for reading. The object stays valid when tasks are restored again."""
-        store = self._stores.get((table, partition, standby_too))
-        if store is None:
-            types = self._streams_package.state.QueryableStoreTypes
-            query = self._streams_package.StoreQueryParameters.fromNameAndType(table, types.timestampedKeyValueStore())
-            query = query.withPartition(jpype.JInt(partition))
-            store = self._streams.store(query.enableStaleStores() if standby_too else query)
-            self._stores[table, partition, standby_too] = store
-        return store
-
-    def _store_with(self, table: str, partition: int, need: Need | None) -> Any:
+    def _store(self, table: str, partition: int, need: Need | None) -> Stores:
         """Returns a store of the partition that has what `need` describes; if that is None, maybe a standby's store."""
         if need is not None and not self._placement.await_offset(self.part(table, partition), need):
             raise restoring(table)
-        return self._store(table, partition, standby_too=need is None)
+        key = table, partition, need is None
+        store = self._stores.get(key)
+        if store is None:
+            store = self._stores[key] = Stores(self._streams, table, partition, standby_too=need is None)
+        return store
+
+    def _small_store(self, table: str) -> Any:
+        """Returns the store of a small table. It is in memory, and never moves."""
+        store = self._small_stores.get(table)
+        if store is None:
+            type_ = self._streams_package.state.QueryableStoreTypes.timestampedKeyValueStore()
+            query = self._streams_package.StoreQueryParameters.fromNameAndType(table, type_)
+            store = self._small_stores[table] = self._streams.store(query)
+        return store
 
     def _part_of(self, part: Any) -> Part:
         """Returns the partition of a topic, from Java's object for the partition of the store's changelog."""
         name, number = part_of(part)
         return self._topics_of_changelogs.get(name, name), number
-
-    def _refuse_closed(self, store: Any) -> None:
-        """Raises Java's error if a store was closed while it was read. Without this check, a closed store in memory
-        looks like one without rows.
-        """
-        if self._settings.folder is None:
-            store.get(self._bytes_of(b""))
 
     @contextmanager
     def _asking(self, table: str) -> Iterator[None]:

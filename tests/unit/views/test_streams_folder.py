@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from changelog.connectors.views.streams.folder import Owner, claimed
+from changelog.connectors.views.streams.folder import Memtables, Owner, claimed
 from changelog.envelope.errors import ChangelogError, Kind
 
 OWNER = Owner(application="booking-views", cluster="c1", topics={"booking.order": "id-1"}, tombstones_s=86_400.0)
@@ -24,7 +24,6 @@ def folder(tmp_path: Path) -> Path:
     """A folder that an earlier process left, with one store."""
     with claimed(tmp_path / "views", OWNER) as claim:
         (claim.stores / "booking-views" / "0_0" / "rocksdb").mkdir(parents=True)
-        (claim.stores / "booking-views" / "0_0" / ".checkpoint").write_text("0", "utf-8")
     return tmp_path / "views"
 
 
@@ -83,27 +82,41 @@ def test_stores_are_as_new_as_the_newest_time_that_was_noted(folder: Path) -> No
     assert claimed_stores(folder, OWNER) == (True, None)
 
 
-def test_a_time_of_running_tables_counts_once_each_store_has_a_newer_checkpoint(folder: Path) -> None:
-    task = folder / "stores" / "booking-views"
-    (task / "1_0").mkdir()  # the folder of a table in memory
+def stored_at(folder: Path, *memtables: dict[str, tuple[int, int]]) -> int | None:
+    """Runs stores that have these memtables (active, immutable), one after another. The stores have all messages
+    before second 1 when they have the first memtables, before second 2 when they have the next, and so on.
 
-    def complete_at_s() -> float:
-        return float(json.loads((folder / "changelog.json").read_text("utf-8"))["complete_at_s"])
-
-    age(folder, 40_000)
-    begin_s, first_s, second_s = complete_at_s(), time.time() - 20, time.time() - 10
+    Returns the second before which they have all messages on disk; None if no time was stored.
+    """
+    begin_s = complete_at_s(folder)
     with claimed(folder, OWNER) as claim:
-        claim.running(first_s)
-        claim.running(second_s)
-        assert complete_at_s() == begin_s
-        (task / "2_0" / "rocksdb").mkdir(parents=True)
-        os.utime(task / "0_0" / ".checkpoint", (time.time() + 1, time.time() + 1))
-        claim.running(second_s)  # another store has no checkpoint yet
-        assert complete_at_s() == begin_s
-        (task / "2_0" / ".checkpoint").write_text("0", "utf-8")
-        os.utime(task / "2_0" / ".checkpoint", (time.time() + 1, time.time() + 1))
-        claim.running(second_s)
-        assert complete_at_s() == first_s
+        for second, counts in enumerate(memtables, 1):
+            claim.running(begin_s + second, {store: Memtables(*count) for store, count in counts.items()})
+    stored_s = round(complete_at_s(folder) - begin_s)
+    return stored_s or None
+
+
+def complete_at_s(folder: Path) -> float:
+    return float(json.loads((folder / "changelog.json").read_text("utf-8"))["complete_at_s"])
+
+
+def test_a_time_of_running_stores_counts_once_the_memtables_of_that_time_are_written(folder: Path) -> None:
+    assert stored_at(folder, {"a": (5, 0)}, {"a": (5, 0)}, {"a": (9, 0)}) is None
+    assert stored_at(folder, {"a": (5, 0)}, {"a": (6, 0)}, {"a": (2, 0)}) == 1
+    assert stored_at(folder, {"a": (5, 0)}, {"a": (2, 6)}, {"a": (3, 6)}) is None  # the full memtable is not written
+    assert stored_at(folder, {"a": (5, 0)}, {"a": (2, 6)}, {"a": (3, 0)}) == 1
+    assert stored_at(folder, {"a": (0, 4)}, {"a": (7, 4)}) is None
+    assert stored_at(folder, {"a": (0, 4)}, {"a": (7, 0)}) == 1
+    assert stored_at(folder, {"a": (0, 0)}, {"a": (7, 0)}) == 1  # had nothing that was not written
+    assert stored_at(folder, {"a": (0, 0)}, {"a": (7, 0)}, {"a": (0, 0)}, {"a": (0, 0)}) == 3
+
+
+def test_a_time_counts_only_if_all_stores_have_written_what_they_had(folder: Path) -> None:
+    assert stored_at(folder, {"a": (5, 0), "b": (8, 0)}, {"a": (1, 0), "b": (8, 0)}) is None
+    assert stored_at(folder, {"a": (5, 0), "b": (8, 0)}, {"a": (1, 0), "b": (8, 0)}, {"a": (9, 0), "b": (2, 0)}) == 1
+    assert stored_at(folder, {"a": (5, 0)}, {"a": (1, 0), "b": (8, 0)}, {"a": (1, 0), "b": (8, 0)}) is None
+    assert stored_at(folder, {"a": (5, 0)}, {"a": (1, 0), "b": (0, 0)}, {"a": (0, 0), "b": (0, 0)}) == 2
+    assert stored_at(folder, {"a": (0, 0), "b": (8, 0)}, {"a": (0, 0)}, {"a": (0, 0)}) == 2
 
 
 def test_a_folder_of_another_owner_is_refused(folder: Path, tmp_path: Path) -> None:

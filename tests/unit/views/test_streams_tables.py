@@ -1,4 +1,7 @@
-"""Tests what tables answer while Kafka Streams closes their stores. No Java runs here."""
+"""Tests that a read of `KafkaTables` fails if its store is closed meanwhile. Such a store looks empty.
+
+No Java runs here.
+"""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,39 +19,31 @@ class ClosedError(Exception):
 class Store:
     """A store in memory that is closed during the first read.
 
-    That read ends as if there were no more rows. Only the next `get` raises an error.
+    That read ends as if there were no more rows. Only `refuse_closed` raises an error.
     """
 
     def __init__(self, count: int) -> None:
-        self._pairs = [SimpleNamespace(key=b"%d" % number, value=Value()) for number in range(count)]
-        self._reads = 0
+        self._pairs = [SimpleNamespace(key=b"%d" % number, value=b"x") for number in range(count)]
 
-    def get(self, _: bytes) -> object:
-        self._reads += 1
-        if self._reads > 1:
-            raise ClosedError
-        return None
+    def get(self) -> Any:
+        return SimpleNamespace(get=lambda _key: None, range=self._range)
 
-    def range(self, *_: object) -> Any:
-        self._reads += 1
+    def refuse_closed(self) -> None:
+        raise ClosedError
+
+    def _range(self, *_: object) -> Any:
         pairs = list(reversed(self._pairs))
         return SimpleNamespace(hasNext=lambda: bool(pairs), next=pairs.pop, close=lambda: None)
 
 
-class Value:
-    def value(self) -> bytes:
-        return b"x"
-
-
 def tables(store: Store) -> KafkaTables:
-    """Returns the tables of an application, with one store in memory. Kafka Streams does not run."""
+    """Returns the tables of an application with one store. Kafka Streams does not run."""
     tables = cast(Any, object.__new__(KafkaTables))
-    tables._settings = SimpleNamespace(folder=None)
     tables._failures, tables._bytes_of = SimpleNamespace(refuse=lambda: None), bytes
     tables._threads = SimpleNamespace(enter=lambda: None)
     errors = SimpleNamespace(InvalidStateStoreException=ClosedError, StreamsNotStartedException=ClosedError)
     tables._streams_package = SimpleNamespace(errors=errors)
-    tables._store_with = lambda *_: store
+    tables._store = lambda *_: store
     return cast(KafkaTables, tables)
 
 
