@@ -3,15 +3,20 @@
 import random
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 
 from changelog.connectors.sources.mysql.decode.events.events import XaId
 from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.session.flavour import Flavour
-from changelog.connectors.sources.mysql.snapshot.xa_commits import XaCommits, prepared_transactions
+from changelog.connectors.sources.mysql.snapshot import xa_commits
+from changelog.connectors.sources.mysql.snapshot.visibility import Deliveries, GtidSnapshot
+from changelog.connectors.sources.mysql.snapshot.xa_commits import SETTLED_AFTER_S, XaCommits, prepared_transactions
+from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
 
 STEPS = 2_000
 NAMES = 4
+UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 
 
 def xa_id(name: int) -> XaId:
@@ -22,13 +27,17 @@ def xa_id(name: int) -> XaId:
 class Server:
     """A server that logs an XA COMMIT before the rows, and a stream of its log.
 
-    `log` has each XA PREPARE and XA COMMIT, with the name of the transaction; the coordinate is the place in the list.
-    `running` has the names of transactions whose XA COMMIT is in the log, but not yet visible.
+    `log` has each XA PREPARE, XA COMMIT and XA COMMIT in ONE PHASE, with the name of the transaction; the coordinate is
+    the place in the list. `running` has the names of transactions whose XA COMMIT is in the log, but not yet visible.
+    `unlisted` has those that were committed in ONE PHASE, and that are not in the list of prepared transactions yet.
+    `in_one_phase` says how likely a transaction is committed in ONE PHASE.
     """
 
+    in_one_phase: float = 0.0
     log: list[tuple[str, int]] = field(default_factory=list)
     prepared: set[int] = field(default_factory=set)
     running: dict[int, int] = field(default_factory=dict)
+    unlisted: set[int] = field(default_factory=set)
     read: int = 0
     held: set[int] = field(default_factory=set)
 
@@ -39,6 +48,13 @@ class Server:
             statement, delivered = self.log[self.read]
             (self.held.add if statement == "PREPARE" else self.held.discard)(delivered)
             self.read += 1
+        elif name in self.unlisted:
+            self.unlisted.remove(name)
+            self.prepared.add(name)
+        elif name not in self.prepared and rng.random() < self.in_one_phase:
+            self.unlisted.add(name)
+            self.running[name] = len(self.log)
+            self.log.append(("ONE PHASE", name))
         elif name not in self.prepared:
             self.prepared.add(name)
             self.log.append(("PREPARE", name))
@@ -75,6 +91,44 @@ def test_a_snapshot_sees_the_xa_commits_before_the_place(seed: int, holds: bool)
         else:
             ends[thread] = len(server.log)
     assert sorted(lags)[len(lags) // 2] < 100, "the places do not move on"
+
+
+@dataclass(slots=True)
+class Clock:
+    """The seconds of `time.monotonic`. A commit of `Server` takes much less than SETTLED_AFTER_S."""
+
+    now_s: float = 0.0
+
+    def monotonic(self) -> float:
+        """Lets some time go by. Returns the time."""
+        self.now_s += SETTLED_AFTER_S / 100
+        return self.now_s
+
+
+def test_a_snapshot_misses_commits_in_one_phase_that_are_not_visible(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server adds the GTID of a transaction to the executed ones when it writes the transaction into the log."""
+    monkeypatch.setattr(xa_commits, "time", Clock())
+    rng, server = random.Random(seed), Server(in_one_phase=0.5)
+    deliveries, delivered = Deliveries(GtidSet.parse(""), 0, server.undecided_before), 0
+    taken, misses = list[tuple[GtidSnapshot, list[int]]](), list[int]()
+    for _ in range(STEPS):
+        for _ in range(rng.randrange(4)):
+            server.step(rng)
+        for place in range(delivered, server.read):
+            deliveries.add(place, f"{UUID}:{place + 1}", server.log[place][0] == "ONE PHASE")
+        delivered = server.read
+        executed = GtidSet.parse(f"{UUID}:1-{len(server.log)}" if server.log else "")
+        end, listed = len(server.log), [xa_id(name) for name in server.prepared]
+        place = deliveries.xa_commits.seen_before(end, listed)
+        snapshot = deliveries.snapshot(executed, place, deliveries.xa_commits.settled(executed))
+        taken.append((snapshot, list(server.running.values())))
+        if len(taken) > 10:
+            snapshot, running = taken.pop(rng.randrange(10))
+            assert snapshot.misses(np.array([place for place in running if place < delivered], np.int64)).all()
+            misses.append(int(snapshot.misses(np.arange(delivered)).sum()))
+    assert sorted(misses)[len(misses) // 2] < 200, "commits are not settled"
 
 
 def test_a_transaction_that_stays_prepared_holds_nothing_up_if_the_stream_has_it() -> None:
