@@ -14,11 +14,12 @@ import pytest
 from changelog.connectors.capture.tables.windows import Visibility
 from changelog.connectors.servers.mysql import MysqlServer
 from changelog.connectors.sources.mysql.admin.server_log import LogEnd, end_coordinate, log_end, snapshot_place
+from changelog.connectors.sources.mysql.decode.events.events import XaId
 from changelog.connectors.sources.mysql.session.address import Address
 from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.snapshot import chunk_reader, xa_commits
 from changelog.connectors.sources.mysql.snapshot.visibility import Deliveries, GtidSnapshot, PlaceSnapshot
-from changelog.connectors.sources.mysql.snapshot.xa_commits import SETTLED_AFTER_S
+from changelog.connectors.sources.mysql.snapshot.xa_commits import SETTLED_AFTER_S, prepared_transactions
 from changelog.connectors.sources.mysql.values.positions.gtids import parse_gtids
 from tests.campaigns._mysql.hot import create, update_by_xa
 from tests.campaigns._pieces import run
@@ -26,6 +27,13 @@ from tests.campaigns.mysql_windows import SETUPS, campaign, read_once
 from tests.servers.mysql import on_versions
 
 END = 1 << 62
+
+IDS = (
+    XaId(format_id=1, gtrid=b"plain", bqual=b""),
+    XaId(format_id=7, gtrid=b"quotes ',' inside", bqual=b"back\\slash"),
+    XaId(format_id=0, gtrid=b"\0\xff'", bqual=b"\x80"),
+    XaId(format_id=7, gtrid="Straße".encode(), bqual=b""),
+)
 
 MARIADB_VERSIONS = on_versions("mariadb", "mariadb-10.11", "mariadb-11.8")
 
@@ -164,3 +172,20 @@ def test_an_idle_server_whose_log_ends_with_an_event_of_its_own_is_read(
         deliveries = Deliveries(parse_gtids(control.flavour, later), stream_start)
         snapshot = chunk_reader.take_snapshot(reader, control, deliveries)
         assert snapshot.unseen_before(stream_start) == (stream_start - 1,)
+
+
+@on_versions("mariadb", "mariadb-10.11", "mariadb-11.8", "mysql")
+def test_the_ids_of_prepared_transactions_are_read_as_the_server_prints_them(
+    mysql_server: MysqlServer, mysql_database: str
+) -> None:
+    address = Address.parse(f"mysql://root@127.0.0.1:{mysql_server.port}/{mysql_database}")
+    with Connection(address) as writer, Connection(address) as control:
+        writer.execute("CREATE TABLE item (id INT PRIMARY KEY)")
+        for xa_id in IDS:
+            literal = f"X'{xa_id.gtrid.hex()}', X'{xa_id.bqual.hex()}', {xa_id.format_id}"
+            for statement in (f"XA START {literal}", "INSERT INTO item VALUES (1)", f"XA END {literal}"):
+                writer.execute(statement)
+            writer.execute(f"XA PREPARE {literal}")
+            ids = prepared_transactions(control)
+            writer.execute(f"XA ROLLBACK {literal}")
+            assert ids == [xa_id]

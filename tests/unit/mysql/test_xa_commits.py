@@ -157,6 +157,7 @@ class Listing:
     ("flavour", "row", "expected"),
     [
         (Flavour.MARIADB, (1, 3, 0, "'abc'"), XaId(format_id=1, gtrid=b"abc", bqual=b"")),
+        (Flavour.MARIADB, (7, 5, 2, "'a','b','c\\',7"), XaId(format_id=7, gtrid=b"a','b", bqual=b"c\\")),
         (Flavour.MARIADB, (7, 3, 1, "X'00ff41',X'80',7"), XaId(format_id=7, gtrid=b"\0\xffA", bqual=b"\x80")),
         (Flavour.MYSQL, (7, 3, 1, "0x00FF4180"), XaId(format_id=7, gtrid=b"\0\xffA", bqual=b"\x80")),
     ],

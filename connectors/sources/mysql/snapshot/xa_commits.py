@@ -27,8 +27,6 @@ from typing import Final
 
 from changelog.connectors.sources.mysql.admin.server_log import xa_commits
 from changelog.connectors.sources.mysql.decode.events.events import XaId
-from changelog.connectors.sources.mysql.decode.statements.effects import Transactional
-from changelog.connectors.sources.mysql.decode.statements.statements import effects
 from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.session.flavour import Flavour
 from changelog.connectors.sources.mysql.session.server_errors import XA_REFUSED, number_of
@@ -111,12 +109,16 @@ def prepared_transactions(control: Connection) -> Sequence[XaId]:
     return [read(*row) for row in rows]
 
 
-def _from_sql(_format_id: int, _gtrid_bytes: int, _bqual_bytes: int, text: str) -> XaId:
-    statement = f"XA COMMIT {text}".encode()
-    [commit] = effects(statement, "", ansi_quotes=False, no_backslash_escapes=False, lower_case_table_names=0)
-    assert isinstance(commit, Transactional)
-    assert commit.xa_id is not None
-    return commit.xa_id
+def _from_sql(format_id: int, gtrid_bytes: int, bqual_bytes: int, text: str) -> XaId:
+    """Reads an id as MariaDB prints it, such as `'abc','d',7` or `X'00ff',X'80'`. Quotes inside are not doubled."""
+    opening, width, data = ("X'", 2, bytes.fromhex) if text.startswith("X") else ("'", 1, str.encode)
+    end = len(opening) + width * gtrid_bytes
+    second = end + len(f"',{opening}")
+    return XaId(
+        format_id=format_id,
+        gtrid=data(text[len(opening) : end]),
+        bqual=data(text[second : second + width * bqual_bytes]),
+    )
 
 
 def _from_hex(format_id: int, gtrid_bytes: int, _bqual_bytes: int, text: str) -> XaId:
