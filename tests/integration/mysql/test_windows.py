@@ -18,6 +18,7 @@ from changelog.connectors.sources.mysql.decode.events.events import XaId
 from changelog.connectors.sources.mysql.session.address import Address
 from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.snapshot import chunk_reader, xa_commits
+from changelog.connectors.sources.mysql.snapshot.orphans import literal
 from changelog.connectors.sources.mysql.snapshot.visibility import Deliveries, GtidSnapshot, PlaceSnapshot
 from changelog.connectors.sources.mysql.snapshot.xa_commits import SETTLED_AFTER_S, prepared_transactions
 from changelog.connectors.sources.mysql.values.positions.gtids import parse_gtids
@@ -178,14 +179,20 @@ def test_an_idle_server_whose_log_ends_with_an_event_of_its_own_is_read(
 def test_the_ids_of_prepared_transactions_are_read_as_the_server_prints_them(
     mysql_server: MysqlServer, mysql_database: str
 ) -> None:
+    """Each transaction is ended by the id that a warning would show."""
     address = Address.parse(f"mysql://root@127.0.0.1:{mysql_server.port}/{mysql_database}")
     with Connection(address) as writer, Connection(address) as control:
         writer.execute("CREATE TABLE item (id INT PRIMARY KEY)")
         for xa_id in IDS:
-            literal = f"X'{xa_id.gtrid.hex()}', X'{xa_id.bqual.hex()}', {xa_id.format_id}"
-            for statement in (f"XA START {literal}", "INSERT INTO item VALUES (1)", f"XA END {literal}"):
+            name = f"X'{xa_id.gtrid.hex()}', X'{xa_id.bqual.hex()}', {xa_id.format_id}"
+            for statement in (
+                f"XA START {name}",
+                "INSERT INTO item VALUES (1)",
+                f"XA END {name}",
+                f"XA PREPARE {name}",
+            ):
                 writer.execute(statement)
-            writer.execute(f"XA PREPARE {literal}")
             ids = prepared_transactions(control)
-            writer.execute(f"XA ROLLBACK {literal}")
+            writer.execute(f"XA ROLLBACK {literal(xa_id)}")
             assert ids == [xa_id]
+            assert not prepared_transactions(control)

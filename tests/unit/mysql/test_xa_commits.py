@@ -2,14 +2,17 @@
 
 import random
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from changelog.connectors.sources.mysql.decode.events.events import XaId
 from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.session.flavour import Flavour
-from changelog.connectors.sources.mysql.snapshot import xa_commits
+from changelog.connectors.sources.mysql.snapshot import orphans, xa_commits
+from changelog.connectors.sources.mysql.snapshot.orphans import literal
 from changelog.connectors.sources.mysql.snapshot.visibility import Deliveries, GtidSnapshot
 from changelog.connectors.sources.mysql.snapshot.xa_commits import SETTLED_AFTER_S, XaCommits, prepared_transactions
 from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
@@ -141,6 +144,44 @@ def test_a_transaction_that_stays_prepared_holds_nothing_up_if_the_stream_has_it
     reached = 115
     assert commits.seen_before(130, [xa_id(1), xa_id(2)]) == 115
     assert commits.seen_before(140, []) == 140
+
+
+def test_table_reads_that_wait_for_a_prepared_transaction_say_for_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list is read every five seconds. Later, the stream has the transaction as prepared."""
+    now_s, reached = 0.0, 0
+    monkeypatch.setattr(orphans, "time", SimpleNamespace(monotonic=lambda: now_s))
+    commits = XaCommits(lambda _: reached)
+    warned_at: list[float] = []
+    with capture_logs() as logs:
+        for now_s in np.arange(0, 1500, 5).tolist():
+            commits.seen_before(100, [xa_id(1)])
+            warned_at += [now_s] * (len(logs) - len(warned_at))
+        reached = 90
+        commits.seen_before(110, [xa_id(1)])
+        reached = 0
+        now_s += 1000
+        commits.seen_before(120, [xa_id(1)])
+    assert warned_at == [10, 30, 70, 150, 310, 610, 910, 1210]
+    assert len(logs) == len(warned_at)
+    assert {(event["log_level"], *event["transactions"], event["count"]) for event in logs} == {("warning", "X'01'", 1)}
+    assert len({event["since"] for event in logs}) == 1
+
+
+@pytest.mark.parametrize(
+    ("gtrid", "bqual", "format_id", "expected"),
+    [
+        (b"plain id", b"", 1, "'plain id'"),
+        (b"", b"b", 1, "'','b'"),
+        (b"a", b"", 7, "'a','',7"),
+        (b"it's", b"back\\slash", 0, "X'69742773',X'6261636b5c736c617368',0"),
+        (b"\x1b[31m", b"\xff", 1, "X'1b5b33316d',X'ff'"),
+        (b"line\n", b"\x7f", 1, "X'6c696e650a',X'7f'"),
+    ],
+)
+def test_the_id_of_a_transaction_is_printed_as_a_statement_names_it(
+    gtrid: bytes, bqual: bytes, format_id: int, expected: str
+) -> None:
+    assert literal(XaId(format_id=format_id, gtrid=gtrid, bqual=bqual)) == expected
 
 
 class Listing:

@@ -30,6 +30,7 @@ from changelog.connectors.sources.mysql.decode.events.events import XaId
 from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.session.flavour import Flavour
 from changelog.connectors.sources.mysql.session.server_errors import XA_REFUSED, number_of
+from changelog.connectors.sources.mysql.snapshot.orphans import Orphans
 from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
 from changelog.connectors.sources.mysql.values.positions.gtids import Gtids
 from changelog.envelope.errors import ChangelogError, Kind
@@ -57,6 +58,7 @@ class XaCommits:
         self._lock = Lock()
         self._end = 0
         self._places: dict[XaId, int] = {}
+        self._orphans = Orphans()
         self._settled: Gtids = GtidSet(intervals={})
         self._executed: Gtids = self._settled
         self._settled_at = 0.0
@@ -72,6 +74,7 @@ class XaCommits:
                 xa_id: max(self._places.get(xa_id, self._end), self._undecided_before(xa_id)) for xa_id in prepared
             }
             self._end = end
+            self._orphans.wait_for([xa_id for xa_id, place in self._places.items() if place == 0])
             return min([end, *self._places.values()])
 
     def settled(self, executed: Gtids) -> Gtids:
