@@ -51,8 +51,8 @@ class LogState:
     """Tracks where the stream is, and which transactions it has delivered.
 
     `received` has the transactions that were delivered before the source was opened; they are dropped if the server
-    sends them again. `resume` has the transactions that the server was asked not to send again. Before the rows
-    of a transaction are assembled, `on_delivery` is called with its coordinate, its GTID, and whether it is an XA
+    sends them again. `resume` has the transactions that the server was asked not to send again. Before the rows of
+    a transaction are assembled, `on_delivery` is called with its coordinate, its GTID, and whether it is an XA
     transaction that was committed in ONE PHASE. It need not be called while `records` returns false. `half` and
     `dropped` are described at the attributes of these names.
     """

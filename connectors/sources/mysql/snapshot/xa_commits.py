@@ -38,7 +38,6 @@ from changelog.envelope.errors import ChangelogError, Kind
 _LIST: Final = {Flavour.MARIADB: "XA RECOVER FORMAT = 'SQL'", Flavour.MYSQL: "XA RECOVER CONVERT XID"}
 """Without these options, the server sends the bytes of an id as if they were text in UTF-8."""
 
-
 SETTLED_AFTER_S: Final = 60.0
 """How many seconds after its GTID counts as executed an XA COMMIT in ONE PHASE is certainly visible.
 
