@@ -168,7 +168,9 @@ class MysqlSource:
             received=lineage.received,
             resume=lineage.resume,
             database=settings.address.database,
-            on_delivery=lambda commit, gtid: deliveries.add(commit, gtid) if self._records() else None,
+            on_delivery=lambda commit, gtid, one_phase: (
+                deliveries.add(commit, gtid, one_phase) if self._records() else None
+            ),
             records=self._records,
             half=lineage.half,
             dropped=checkpoint.source.get("dropped", ()),

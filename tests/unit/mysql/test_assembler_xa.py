@@ -30,6 +30,18 @@ def test_a_statement_inside_an_xa_transaction_does_not_end_the_transaction(seed:
     check(rows, world)
 
 
+def test_a_commit_in_one_phase_is_delivered_as_such(seed: int) -> None:
+    world, delivered = World(Random(seed)), list[bool]()
+    world.commit(1)
+    world.prepare(2)
+    world.prepare(3, one_phase=True)
+    world.settle()
+    reader = assembler(NEW, Reads())
+    reader.state.on_delivery = lambda _commit, _gtid, one_phase: delivered.append(one_phase)
+    read(NEW, reader, world, [], size=3)
+    assert delivered == [False, True, False]
+
+
 def test_a_statement_in_an_xa_transaction_stops_the_service_if_it_changed_a_published_table(seed: int) -> None:
     world, rows = World(Random(seed)), list[pa.RecordBatch]()
     world.commit(1)

@@ -46,7 +46,7 @@ class Reader:
 
     def __init__(self, log: MixedLog, random: Random | None, *, mariadb: bool) -> None:
         """Makes an assembler with random settings and progress. If `random` is None, makes one for a new changelog."""
-        self.reads, self.delivered = Reads(), list[tuple[int, str]]()
+        self.reads, self.delivered = Reads(), list[tuple[int, str, bool]]()
         entities = entities_of(random)
         received, published, half = stored(log, random, mariadb=mariadb)
         tables = Tables(
@@ -57,7 +57,7 @@ class Reader:
             received=received,
             resume=received,
             database="shop",
-            on_delivery=lambda commit, gtid: self.delivered.append((commit, gtid)),
+            on_delivery=lambda *delivery: self.delivered.append(delivery),
             half=half,
         )
         self.assembler = Assembler(

@@ -52,9 +52,10 @@ class LogState:
     """Tracks where the stream is, and which transactions it has delivered.
 
     `received` has the transactions that were delivered before the source was opened; they are dropped if the server
-    sends them again. `resume` has the transactions that the server was asked not to send again. `on_delivery` is called
-    with the coordinate and the GTID of each transaction, before its rows are assembled; it need not be called while
-    `records` returns false. `half` and `dropped` are described at the attributes of these names.
+    sends them again. `resume` has the transactions that the server was asked not to send again. Before the rows of
+    a transaction are assembled, `on_delivery` is called with its coordinate, its GTID, and whether it is an XA
+    transaction that was committed in ONE PHASE. It need not be called while `records` returns false. `half` and
+    `dropped` are described at the attributes of these names.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class LogState:
         received: Gtids,
         resume: Gtids,
         database: str,
-        on_delivery: Callable[[int, str], None] = lambda *_: None,
+        on_delivery: Callable[[int, str, bool], None] = lambda *_: None,
         records: Callable[[], bool] = lambda: True,
         half: tuple[str, int, int] | None = None,
         dropped: Iterable[str] = (),

@@ -111,9 +111,11 @@ class TransactionReader:
             )
         )
 
-    def _open(self) -> None:
+    def _open(self, *, one_phase: bool = False) -> None:
         """Begins the transaction in the assembly, unless the whole transaction was delivered earlier. If only a part of
         it was (`LogState.half`), the rest gets the epoch and the commit of that part.
+
+        `one_phase` says that it is an XA transaction that was committed in ONE PHASE.
         """
         log_transaction, state = self._begun(), self._state
         state.is_open = True
@@ -122,7 +124,7 @@ class TransactionReader:
         epoch, commit = state.epoch, log_transaction.commit
         if state.half is not None and state.half[0] == log_transaction.gtid:
             _, epoch, commit = state.half
-        state.on_delivery(log_transaction.commit, log_transaction.gtid)
+        state.on_delivery(log_transaction.commit, log_transaction.gtid, one_phase)
         self._run.begin(
             Transaction(
                 xid=log_transaction.commit,
@@ -160,7 +162,7 @@ class TransactionReader:
             raise ChangelogError(Kind.MALFORMED, "the stream prepared an XA transaction that it did not begin")
         _, transaction = state.holding
         if event.one_phase:
-            self._open()
+            self._open(one_phase=True)
             self._replay(transaction)
             self._end()
             return

@@ -198,7 +198,7 @@ def _gtid_snapshot(control: Connection, deliveries: Deliveries) -> GtidSnapshot:
     seen_before = deliveries.xa_commits.seen_before(end.coordinate, prepared_transactions(control))
     if deliveries.covered is None and deliveries.received.is_subset(end.gtids):
         deliveries.covered = end.coordinate
-    return deliveries.snapshot(end.gtids, seen_before)
+    return deliveries.snapshot(end.gtids, seen_before, deliveries.xa_commits.settled(end.gtids))
 
 
 def _place_snapshot(reader: Connection, deliveries: Deliveries, seen_before: int) -> PlaceSnapshot:

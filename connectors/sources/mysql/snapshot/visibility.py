@@ -44,28 +44,37 @@ class Deliveries:
         self._lock = Lock()
         self._coordinates: list[int] = []
         self._gtids: list[str] = []
+        self.one_phase: set[str] = set()
+        """The GTIDs of the XA transactions that were committed in ONE PHASE."""
         self._snapshots: WeakSet[GtidSnapshot] = WeakSet()
 
-    def add(self, coordinate: int, gtid: str) -> None:
-        """Adds a transaction. Its coordinate must be greater than those of all transactions that were added before."""
+    def add(self, coordinate: int, gtid: str, one_phase: bool = False) -> None:
+        """Adds a transaction. Its coordinate must be greater than those of all transactions that were added before.
+
+        `one_phase` says that it is an XA transaction that was committed in ONE PHASE.
+        """
         with self._lock:
             self._coordinates.append(coordinate)
             self._gtids.append(gtid)
+            if one_phase:
+                self.one_phase.add(gtid)
 
-    def snapshot(self, executed: Gtids, end: int = _NEVER) -> "GtidSnapshot":
+    def snapshot(self, executed: Gtids, end: int = _NEVER, settled: Gtids | None = None) -> "GtidSnapshot":
         """Returns a snapshot that sees at least the transactions of `executed` whose coordinate is less than `end`.
+
+        Of the transactions that were committed in ONE PHASE, it sees at least those of `settled`; None stands for all
+        those of `executed`.
 
         This method must be called before the server takes the snapshot. Otherwise, a transaction that the snapshot
         misses could be forgotten already.
         """
-        snapshot = GtidSnapshot(executed, end, self)
+        snapshot = GtidSnapshot(executed, end, executed if settled is None else settled, self)
         with self._lock:
             self._snapshots.add(snapshot)
             count = 0
-            while count < len(self._gtids) and all(
-                other.executed.contains(self._gtids[count]) for other in self._snapshots
-            ):
+            while count < len(self._gtids) and all(other.sees(self._gtids[count]) for other in self._snapshots):
                 count += 1
+            self.one_phase.difference_update(self._gtids[:count])
             del self._coordinates[:count], self._gtids[:count]
         return snapshot
 
@@ -99,20 +108,21 @@ class PlaceSnapshot:
 
 
 class GtidSnapshot:
-    """A snapshot of MySQL. `Deliveries.snapshot` makes it.
+    """A snapshot of MySQL. `Deliveries.snapshot` makes it, and explains the parameters."""
 
-    It sees at least the transactions of `executed` whose coordinate is less than `end`.
-    """
-
-    def __init__(self, executed: Gtids, end: int, deliveries: Deliveries) -> None:
-        self.executed, self._end = executed, end
+    def __init__(self, executed: Gtids, end: int, settled: Gtids, deliveries: Deliveries) -> None:
+        self.executed, self._end, self._settled = executed, end, settled
         self._delivered = deliveries
+
+    def sees(self, gtid: str) -> bool:
+        """Returns whether the GTID of a delivered transaction says that the snapshot sees it."""
+        return (self._settled if gtid in self._delivered.one_phase else self.executed).contains(gtid)
 
     def misses(self, ids: Ints) -> Mask:
         """See `Visibility`. The mask may also include a transaction that the snapshot does see. That does no harm."""
         coordinates, places = np.unique(ids, return_inverse=True)
         gtids = [self._delivered.gtid(coordinate) for coordinate in coordinates.tolist()]
-        mask: Mask = np.array([gtid is not None and not self.executed.contains(gtid) for gtid in gtids], bool)[places]
+        mask: Mask = np.array([gtid is not None and not self.sees(gtid) for gtid in gtids], bool)[places]
         return mask | (ids >= self._end)
 
     def unseen_before(self, horizon: int) -> tuple[int, ...]:

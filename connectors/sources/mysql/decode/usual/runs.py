@@ -75,7 +75,7 @@ def deliver(run: TransactionRun, state: LogState, assembly_run: AssemblyRun, tex
     names = pc.binary_join_element_wise(pa.scalar(series.head), pa.array(series.numbers).cast(pa.utf8()), _NOTHING)
     if state.records():
         for commit, name in zip(series.commits.tolist(), names.to_pylist(), strict=True):
-            state.on_delivery(commit, name)
+            state.on_delivery(commit, name, False)
     spans = SpanColumns(
         xids=series.commits,
         names=names,
