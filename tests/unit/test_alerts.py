@@ -39,7 +39,7 @@ tests:
 
 
 def fires(folder: Path, alert: str, at: str) -> set[str]:
-    """Returns the instances for which `alert` fires at that time.
+    """Returns the instances for which `alert` fires at the time `at`.
 
     The file for promtool expects no alerts, so promtool prints the alerts that fire.
     """

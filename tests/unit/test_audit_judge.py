@@ -106,8 +106,8 @@ ROWS = [
     seat(2, "truncate", 1),
     seat(4, "create", 0, {"code": "a"}),
 ]
-"""A correct changelog. The table of `late_default` was added later. The row of `late_default` was read from the table,
-and includes the row's earlier changes.
+"""A correct changelog. The table of `late_default` was added to the changelog after the table's row had been created.
+So the changelog has no create of this row: it has the row as it was read from the table.
 """
 
 
@@ -235,7 +235,7 @@ def over_gap(rows: list[Row]) -> list[Row]:
 
 
 def truncates(*places: tuple[str, int]) -> list[Row]:
-    """Returns messages at the position of the gap that truncate these partitions."""
+    """Returns messages that truncate these partitions. They are at the position of the gap."""
     template = replace(seat(0, "truncate", 0), position=GAP.position, transaction=0)
     return [replace(template, entity=entity, partition=partition) for entity, partition in places]
 

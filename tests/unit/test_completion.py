@@ -69,8 +69,8 @@ def installed(shell: str) -> str:
 def test_bash_and_zsh_complete_words_on_a_terminal(
     capsys: pytest.CaptureFixture[str], folder: Path, shell: str, typed: list[str], expected: list[str]
 ) -> None:
-    """The shell inserts the beginning that all completions share. If there are several completions, the shell lists
-    them.
+    """After the first tab, the shell inserts the beginning that all completions share. If there are several
+    completions, further tabs make the shell list them.
     """
     (folder / "script").write_text(script(capsys, shell))
     output = _on_a_terminal(

@@ -57,7 +57,7 @@ def refusal(path: Path, environ: dict[str, str]) -> list[str]:
 def test_a_folder_for_copies_is_relative_to_the_configuration_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, place: str
 ) -> None:
-    """If the path were relative to the working directory, Spark's executors would look for another folder."""
+    """Spark's executors have another working directory, so they would not find a folder that was relative to it."""
     (tmp_path / "etc").mkdir()
     monkeypatch.chdir(tmp_path)
     source = f'{{ kind = "mysql", dsn = "mysql://a@b/c", fence_folder = "{folder}" }}'

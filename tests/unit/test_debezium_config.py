@@ -47,7 +47,7 @@ def test_properties_may_be_written_with_or_without_quotes(tmp_path: Path) -> Non
 
 
 def test_the_settings_for_translating_events_come_from_the_configuration(tmp_path: Path) -> None:
-    """The settings include the name of the connector, because a flat row does not name the connector that sent it."""
+    """The settings include the name of the connector, because rows without Debezium's envelope do not name it."""
     settings = translated(tmp_path, SOURCE.replace("postgresql", "mysql") + TOPICS)
     assert (settings.connector, settings.binary, settings.placeholder) == (
         "mysql",

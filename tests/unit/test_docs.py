@@ -29,7 +29,7 @@ POSITION = "00000001/0000000000000001/00000002"
 PREFIX = re.compile(r"arguments are required|expected (one|at least one) argument|one of the arguments")
 """Matches the error for a command without its required arguments. Texts often name a command without them."""
 
-DRIFT = "changelog_drift_"  # begins the names of metrics of a Spark job; tests/unit/drift checks these names
+DRIFT = "changelog_drift_"  # the prefix of a Spark job's metrics, whose names tests/unit/drift checks
 METRIC = re.compile(r"changelog_(?:[a-z]+_)+(?:total|bytes|seconds|open|info|offsets|left|pages|pages_read)\b")
 
 

@@ -1,4 +1,4 @@
-"""Builds the site of the documentation. The build must print no warning, so every link is valid.
+"""Builds the site of the documentation. The build must print no warning; an invalid link would cause one.
 
 No page of the site may load a file from another site.
 """

@@ -74,7 +74,10 @@ def test_only_executor_code_is_shipped(
 
 
 def test_workers_load_no_connector_but_the_scan() -> None:
-    """To import a module, Python also imports the `__init__` of its packages. The import rules do not cover that."""
+    """The scan reads tables of a source. Only modules that use it may load connectors.
+
+    To import a module, Python also imports the `__init__` of its packages. The import rules do not cover that.
+    """
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))
     contracts: list[dict[str, Any]] = project["tool"]["importlinter"]["contracts"]
     contract = next(contract for contract in contracts if contract["name"].startswith("executors "))

@@ -131,9 +131,9 @@ ROLES = frozenset(
 
 
 def repeated_classes(texts: Mapping[Path, str]) -> dict[str, set[Path]]:
-    """Returns the public class names that several modules define, with the modules.
+    """Returns the public class names that several modules define, each with its modules.
 
-    Each source may define the classes in `ROLES` once.
+    A name in `ROLES` is left out if each of these modules belongs to another source.
     """
     modules: dict[str, list[Path]] = {}
     for path, text in texts.items():
@@ -183,7 +183,10 @@ PARTICIPLES = frozenset(
 
 
 def bare_participles(text: str) -> list[str]:
-    """Returns the names in Python code that are one of `PARTICIPLES`, with or without underscores at their ends."""
+    """Returns those names of variables, parameters and attributes in Python code that are in `PARTICIPLES`.
+
+    Underscores at the ends of a name are ignored.
+    """
     names = []
     for node in ast.walk(ast.parse(text)):
         match node:
@@ -287,7 +290,9 @@ def test_the_table_of_campaigns_has_every_run() -> None:
 
 
 def _stub(fault_at: int | None, tried: list[int]) -> Campaign:
-    """Returns a campaign with pieces of two rounds. The piece that begins with round `fault_at` finds a fault."""
+    """Returns a campaign with pieces of two rounds. Each piece that runs adds its first round to `tried`. The piece
+    that begins with round `fault_at` finds a fault.
+    """
 
     def one(piece: Piece) -> Figures:
         tried.append(piece.first)

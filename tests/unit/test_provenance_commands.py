@@ -246,7 +246,7 @@ def test_other_envelopes_are_refused(words: str, config_file: Path, capsys: pyte
     assert f"`changelog {words.split(maxsplit=1)[0]}` reads our own envelope" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("moment", ["yesterday", "0001-01-01T00:00:00+14:00"])  # in UTC, this is in the year 0
+@pytest.mark.parametrize("moment", ["yesterday", "0001-01-01T00:00:00+14:00"])  # the second one is in the year 0 in UTC
 def test_a_moment_that_cannot_be_parsed_is_refused(
     config_file: Path, capsys: pytest.CaptureFixture[str], moment: str
 ) -> None:

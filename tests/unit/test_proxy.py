@@ -1,4 +1,4 @@
-"""Tests the proxy of the fault tests, in front of a server that sends back what it receives."""
+"""Tests `Proxy`, which fault tests put between a client and a server. Here, the server sends back what it receives."""
 
 import contextlib
 import gc

@@ -2,8 +2,10 @@
 
 The topic of each entity is a table of Kafka Streams. The table's store has the last message of every key, as raw bytes.
 If a store is lost, Kafka Streams restores it from the same topic, so the application writes only its offsets to Kafka.
-A view that leaves out the changes of some services is the exception: it has an application of its own, which also
-writes a topic, from which its store is restored. A message is decoded when its row is requested.
+A message is decoded when its row is requested.
+
+Views that leave out the changes of some services have applications of their own. Such an application also writes the
+content of its store to a further topic, and Kafka Streams restores the store from that topic.
 
 Only `java`, `tables`, `listeners` and `service_filter` import JPype. `progress` finds out how far the stores are
 complete.

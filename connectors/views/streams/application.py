@@ -1,8 +1,8 @@
 """Defines an application of Kafka Streams, and the names of applications.
 
-One application has the tables of all views that show every change. Views that count only the changes of some services
-have further applications: one for each entity and choice of services. Such an application reads the entity's topic from
-the beginning, whatever the other applications have read.
+One application has the tables of all views that show every change. Views that include only the changes of some
+services have further applications: one for each entity and choice of services. Such an application reads the entity's
+topic from the beginning, whatever the other applications have read.
 """
 
 import zlib

@@ -32,9 +32,9 @@ _TRUNCATE = TRUNCATE_KEY.encode()
 class StreamsEngine:
     """The states of the entities that the application `main` has. Implements `SharedEngine`.
 
-    `by_service` has the applications that count only the changes of some services, by name. `names` has the name of the
-    application for an entity and its services. `columns` has the columns that entities had at the start. `where` is
-    what error texts call the changelog. `close` ends what the engine runs.
+    `by_service` has the applications that include only the changes of some services, by name. `names` says which of
+    these applications has the rows of an entity for a choice of services. `columns` has the columns that entities had
+    at the start. `where` is what error texts call the changelog. `close` ends what the engine runs.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class StreamsEngine:
     def at_hand(self, application: Application, entity: str, key: str) -> "StreamsMoment | None":
         """Returns the rows that the table of an entity has now. The caller reads only the row of `key`.
 
-        Returns None if this process does not have this row, or has only one that is not new enough.
+        Returns None if this process does not have this row, or if its row is not new enough.
         """
         topic, progress, own = application.topics[entity], application.progress, application.own_partitions
         parts = [(topic.name, number) for number in topic.partitions_of(key.encode())]
@@ -151,7 +151,10 @@ class StreamsView:
 
 
 class Horizon:
-    """Says how far the rows of a request are complete: `reached`. A standby that is less complete lowers it."""
+    """Says how far the rows of a request are complete: up to `reached`.
+
+    If a standby that is less complete answers, `reached` becomes what the standby has reached.
+    """
 
     def __init__(self, reached: Completeness) -> None:
         self.reached = reached
@@ -232,7 +235,7 @@ class EntityTable:
         """Returns whether a partition has a message of a key, and the last change of the key. The change is None if
         there is none, or if a truncate came after it.
 
-        If only the keys used last are kept, the truncate is read before the key, too, so that it counts as used.
+        If only the keys used last are kept, the truncate is also read before the key, so that it counts as used.
         Otherwise the store could forget the truncate before it forgets a row that the truncate removed.
         """
         before = () if self.keys_max is None else (_TRUNCATE,)

@@ -30,9 +30,8 @@ class Failures:
     """What has failed in an application. `error` is the error that ended Kafka Streams, or None. `has_failed_thread`
     says whether any thread has failed.
 
-    Each thread is in the application's consumer group under `member` and the number of the thread. `find_members`
-    returns the names of the group's members, or raises ChangelogError. `advertised` and `session_s` are as in
-    `TablesSettings`.
+    Each thread is a member of the application's consumer group, with the name `member`-NUMBER. `find_members` returns
+    the names of the group's members, or raises ChangelogError. `advertised` and `session_s` are as in `TablesSettings`.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class Failures:
             raise self.error
 
     def end(self) -> None:
-        """Lets no thread wait any longer, because Kafka Streams will be ended."""
+        """Ends the waits of all threads, because Kafka Streams will be ended."""
         self._ending.set()
 
     def again_after(self, text: str, thread: str) -> bool:
@@ -117,8 +116,9 @@ class Failures:
         Nobody uses that id any more, so Kafka removes the name from the group after `session_s`. If the name stays
         longer, it belongs to another process. While Kafka does not answer, this is not known.
 
-        A process that must be the only one does not ask. The thread that replaces a fenced one has another name, so a
-        process that took over just now would not fence that thread, and the two would share the partitions.
+        If `advertised` is None, this process must be the only one, and this method is not called. The thread that
+        replaces a fenced one has another name, so a process that took over just now would not fence that thread, and
+        the two processes would share the partitions.
         """
         name, patience_s = f"{self._member}-{thread.rpartition('-')[2]}", max(_SESSIONS * self._session_s, _PATIENCE_S)
         answered, deadline_s = True, time.monotonic() + patience_s

@@ -30,7 +30,7 @@ TIMEOUT_S: Final = 1.5
 """How long another instance may take to answer, in seconds."""
 
 PAUSE_S: Final = 1.0
-"""An instance that did not answer gets no question for so many seconds. After that, one request asks it again.
+"""For this many seconds, no request asks an instance that did not answer. After that, one request asks it again.
 Without this pause, requests that wait for the instance could occupy all threads that read.
 """
 
@@ -48,8 +48,8 @@ OnStale = Callable[[Completeness], None]
 
 
 class OwnPartitions:
-    """Reads the partitions that this process has, and never waits for a commit or for another instance. Its methods are
-    those of `Partitions`. They raise RestoringError if this process does not have what is needed.
+    """Reads the partitions that this process has, and never waits for a commit or for another instance. `get_batch` and
+    `scan` are like those of `Partitions`, but raise RestoringError if this process does not have what is needed.
     """
 
     def __init__(self, tables: KafkaTables) -> None:
@@ -106,7 +106,7 @@ class PartitionAnswer(msgspec.Struct, kw_only=True):
     """The answer has the `values` of the keys, in the order of the question, or `pairs` of keys and values. `next` is
     the key from which to ask for further pairs; None if there are none.
 
-    If a standby answers, it is complete up to `stale_position`. `stale_at_s` is when the standby last knew this.
+    If a standby answers, `stale_position` and `stale_at_s` say how far it is complete, as in `Completeness`.
     """
 
     values: list[bytes | None] = []

@@ -55,17 +55,17 @@ class Placement:
         self._known_until_s = 0.0
 
     def restoring(self, part: Part, end: int) -> None:
-        """Notes that a table will be restored up to an offset."""
+        """Notes that a partition of a table will be restored up to an offset."""
         self._restored_ends[part] = end
 
     def restored(self, part: Part) -> None:
-        """Notes that the table was restored."""
+        """Notes that the partition was restored."""
         if part in self._restored_ends:
             self._restored[part] = self._restored_ends.pop(part)
         self._standbys.pop(part, None)
 
     def restoration_ended(self, part: Part) -> None:
-        """Notes that the table is no longer being restored, because another instance takes the partition over."""
+        """Notes that the partition is no longer being restored, because another instance takes it over."""
         self._restored_ends.pop(part, None)
         self._standbys.pop(part, None)
 
@@ -100,7 +100,7 @@ class Placement:
         return True
 
     def has_at_hand(self, part: Part, need: Need) -> bool:
-        """Returns whether this process is known to have a partition with what is needed, without asking Java."""
+        """Returns whether this process is known to have what is needed of a partition. Does not ask Java."""
         return (self._own is None or self._owners.get(part) == self._own) and self._has(part, need)
 
     def _has(self, part: Part, need: Need) -> bool:

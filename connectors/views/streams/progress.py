@@ -8,9 +8,9 @@ A thread repeats three steps:
    Streams commits an offset only after its messages are in the table, and a table can be read only after it was
    restored up to its offset.
 
-The offset that Kafka Streams commits is always the offset after a message. From there to the end of the partition,
-there may be only the ends of transactions, and messages of aborted transactions. So if Kafka Streams does not advance,
-step 3 reads this part of the partition, to see whether it has a committed message at all. It does not do so while a
+The offset that Kafka Streams commits is always the offset after a message. The rest of the partition can be without
+committed messages: it may have nothing but the ends of transactions, and messages of aborted ones. So if Kafka Streams
+does not advance, step 3 reads the rest, to see whether it has a committed message. It does not do so while a
 transaction is open there: reading would wait for its end, and hold up all other partitions.
 
 The thread does the same for the partitions for which this process is a standby, but with the offsets of the standbys.
@@ -75,7 +75,7 @@ class _Reached:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Goal:
     """The offsets that tables must reach to be complete up to a checkpoint. `at_s` is when Kafka was asked for them, on
-    the clock `time.monotonic`. `refusals` has errors for the entities whose tables are not complete even then.
+    the clock `time.monotonic`. `refusals` has errors for entities whose tables are not complete even at these offsets.
     """
 
     checkpoint: bytes
@@ -86,8 +86,8 @@ class _Goal:
 
 
 class TablesProgress:
-    """Follows the tables of `topics` in an application, by the checkpoints of the service `name` with this `prefix`.
-    The checkpoints are in a small table of `checkpoints`.
+    """Follows the tables of `topics` in an `application`. The service `name`, whose topics have this `prefix`, makes
+    the checkpoints. They are in a small table, which `checkpoints` reads.
 
     `error` says why the thread cannot follow the tables now; None if it can. `on_complete` is called with
     `complete_s()` every minute. `parts` are all partitions. Any thread may call the methods.
@@ -144,14 +144,17 @@ class TablesProgress:
         return None if self._newest is None else self._newest.refusals.get(entity)
 
     def complete_s(self) -> float | None:
-        """Returns a time before which all tables have every message, in seconds since 1970; None if none is known."""
+        """Returns a time, in seconds since 1970. All tables have every message from before this time.
+
+        Returns None if no such time is known.
+        """
         standbys = [self.standby_reached(part) for part in self._tables.standbys()]
         completed = [completeness for completeness in (self.reached(self.parts), *standbys) if completeness is not None]
         is_complete = len(completed) == 1 + len(standbys) and self._tables.are_restored()
         return least(completed).at_s if is_complete else None
 
     def lags(self) -> tuple[Mapping[Part, int], Mapping[Part, int]]:
-        """Returns how many offsets each partition, and each standby here, lacks up to the newest checkpoint."""
+        """Returns how many offsets each partition lacks up to its goal, and how many each standby here lacks."""
         return self._served.lags, self._standbys.lags
 
     def close(self) -> None:
@@ -225,8 +228,8 @@ class TablesProgress:
         return {part: log_ends[changelog_part] for part, changelog_part in parts.items()}
 
     def _standby_goal(self, part: Part, newest: _Goal) -> _Goal | None:
-        """Returns the goal of a standby. If stores have changelogs of their own, the goal is what the tables have
-        reached.
+        """Returns the goal of a standby. If stores have changelogs of their own, the goal is what the table has
+        reached in this partition; None if that is nothing yet.
         """
         if not self._tables.changelogs:
             return newest

@@ -28,7 +28,7 @@ def times_of_included(choice: ServiceChoice) -> Any:
     skipped = functions.constant(number, jpype.JLong(_SKIPPED), record)
     branches = (own_time, skipped) if choice.is_of_kept else (skipped, own_time)
     rule = functions.handles.guardWithTest(_is_named(functions, record, choice.names), *branches)
-    rule = functions.handles.dropArguments(rule, 1, functions.classes(number))  # the extractor's second argument
+    rule = functions.handles.dropArguments(rule, 1, functions.classes(number))  # it ignores its second argument
     extractor = jpype.JClass("org.apache.kafka.streams.processor.TimestampExtractor")
     return functions.proxies.asInterfaceInstance(extractor.class_, rule)
 

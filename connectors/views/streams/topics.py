@@ -78,8 +78,8 @@ def served_topics(admin: Admin, log: KafkaLog, prefix: str, declared: Collection
     """Returns the topics that the `declared` entities have now. If `declared` is empty, returns those of all entities
     whose topics keep the last message of every key.
 
-    Raises ChangelogError: PRECONDITION if there is no changelog yet, or if the topic of a declared entity loses
-    messages; ACCESS if our Kafka user may not read the settings of topics; and errors of Kafka.
+    Raises ChangelogError: PRECONDITION if there is no changelog yet, or if the topic of a declared entity, or the topic
+    of every entity, loses messages; ACCESS if our Kafka user may not read the settings of topics; and errors of Kafka.
     """
     checkpoint = log.checkpoint()
     settings = {} if checkpoint is None else checkpoint.settings
@@ -126,8 +126,8 @@ def ensure_changelog(
     client: Client, name: str, served: ServedTopic, *, create: bool, replication_factor: int | None
 ) -> tuple[str, float]:
     """Creates the changelog of a store (the topic from which Kafka Streams restores the store) if there is none. The
-    store's rows come from the topic `served`. Returns the changelog's id, and how many seconds it keeps a tombstone at
-    least.
+    store's rows come from the topic `served`. Returns the changelog's id, and for how many seconds at least it keeps a
+    tombstone.
 
     Raises ChangelogError: PRECONDITION if rows of the topic can move between partitions, or if the changelog loses
     messages; and the errors of `ensure`.
@@ -157,7 +157,9 @@ def loss(state: TopicState) -> str | None:
 
 
 def _states(admin: Admin, names: Collection[str]) -> Mapping[str, TopicState]:
-    """Returns the settings of topics. Without them, a topic that deletes rows would be served as if it had all rows."""
+    """Returns the settings of topics. Raises ChangelogError (ACCESS) if they may not be read: without them, a topic
+    that deletes rows would be served as if it had all rows.
+    """
     try:
         return read(admin, [Topic(name=name, partitions=1, settings={}) for name in names])
     except ChangelogError as error:

@@ -26,13 +26,16 @@ from tests.unit.sinks.doomed_writer import write
 from tests.unit.sinks.material import batch, checkpoint, commit, expected, read, row, store
 
 MENDING = ("files:resume-dropped", "files:set-aside")
+"""The fail points that a sink reaches only while it mends its log."""
+
 LAST = 4
 LARGE = 200
 
 
 def _write(path: Path, point: str, nth: int) -> tuple[int, list[str]]:
-    """Runs the doomed writer. Returns its exit code, and the words of the last line that it printed, for example
-    `commit` and `3`.
+    """Runs `doomed_writer`, which kills itself when it passes the fail point `point` for the `nth` time.
+
+    Returns its exit code, and the words of the last line that it printed, for example `commit` and `3`.
     """
     process = subprocess.run(
         [sys.executable, "-m", "tests.unit.sinks.doomed_writer", str(path), str(LAST), point, str(nth)],

@@ -10,7 +10,7 @@ MIB = 64
 
 
 def test_a_large_row_takes_less_than_four_times_its_size(tmp_path: Path) -> None:
-    """The same commit has a small row, and a second commit has another large row."""
+    """Two commits are measured. Each has a small row and a large one."""
     process = subprocess.run(
         [sys.executable, "-m", "tests.unit.sinks.large_writer", str(tmp_path / "changelog"), str(MIB)],
         capture_output=True,

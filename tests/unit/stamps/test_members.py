@@ -1,6 +1,6 @@
 """Tests the members of stamps that applications write.
 
-The service must be able to read each stamp, and no argument of an application may raise an error.
+The service must be able to read each stamp. Whatever arguments an application passes, no error may be raised.
 """
 
 import enum

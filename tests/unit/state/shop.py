@@ -174,7 +174,10 @@ class Shop:
     def _with(
         self, record: Record, new: State | None, old: State | None, unsent: Sequence[str], absent: Sequence[str]
     ) -> Record:
-        """Returns the record with states. The new state lacks the columns `unsent`, and the old one lacks `absent`."""
+        """Returns the record with the states `new` and `old`.
+
+        The new state lacks the columns `unsent`, and the old one lacks `absent`.
+        """
         current, nulls = self._state(new, unsent)
         original, old_nulls = self._state(old, absent)
         envelope = record.envelope

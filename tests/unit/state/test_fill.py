@@ -40,7 +40,7 @@ def filled(random: Random, records: Sequence[Record], *, fast: bool) -> tuple[li
         result += batch.records(fill_batch(pending, rows) if fast else fill_rows(pending, rows))
         pending.add()
         if random.random() < 0.3:
-            pending.written()  # the previous write is acknowledged as late as in a service
+            pending.written()  # acknowledges the previous write, if that was not done below
             store.write(pending.commit({}))
             if random.random() < 0.7:
                 pending.written()

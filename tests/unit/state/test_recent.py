@@ -1,4 +1,4 @@
-"""Tests the cache of recent rows in the store. It must have the rows that were written last, and no outdated ones."""
+"""Tests the cache of the rows that were written to the store last. It must have these rows, and no outdated ones."""
 
 from random import Random
 

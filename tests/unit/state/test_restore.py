@@ -1,6 +1,7 @@
 """Tests how a store of current rows is restored from a changelog.
 
-The restored store must equal one that has followed the changelog from the beginning, whatever was lost or changed.
+After a loss of rows, or a change of settings, the restored store must equal one that has followed the changelog from
+the beginning.
 """
 
 from collections.abc import Collection, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Makes a changelog with a few rows, serves its views over HTTP, and sends requests to this API."""
+"""Makes a changelog with a few rows, serves its views in an HTTP API, and sends requests to this API."""
 
 import http.client
 import json

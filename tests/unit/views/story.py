@@ -145,12 +145,12 @@ def archive(
 ) -> None:
     """Moves `commits`, the first commits of the file log at `path`, into archive files of a month and of two days.
 
-    `settings` are arguments of `write_archive`. The archived files are removed from the log, as by `archive.py`. The
-    log's newest file stays.
+    `settings` are arguments of `write_archive`. As the job `spark_jobs/archive.py` does, removes the archived
+    files from the log, except the log's newest file.
     """
     cut = randoms.randint(0, len(commits))
     parts: dict[str, list[Commit]] = {"from=2026-10-01/day=2026-10-31": list(commits[:cut])}
-    for records in commits[cut:]:  # the days alternate, because clocks may step back
+    for records in commits[cut:]:  # clocks may step back, so a later commit may have an earlier day
         parts.setdefault(f"day=2026-11-0{randoms.randint(1, 2)}", []).append(records)
     files: dict[str, list[dict[str, object]]] = {}
     for folder, part in parts.items():

@@ -1,6 +1,7 @@
 """Tests views of an archive that has no file log, such as an archive of Kafka topics.
 
-Such an archive has no checkpoint, which would say up to which position it is complete, and which columns a key has.
+A checkpoint would say up to which position the archive is complete, and which columns a key has. Such an archive has no
+checkpoint.
 """
 
 import time

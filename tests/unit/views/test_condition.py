@@ -63,7 +63,7 @@ ROW: Mapping[str, bytes] = {
         ("doc IS NULL", True),
         ("wide IS NOT NULL", False),
         ("tags IS NULL", True),
-        # An unknown value makes a comparison null, which is neither true nor false.
+        # The row has no value of the column `at`, so the column is null.
         ("at IS NULL AND status = 'PAID'", True),
         ("paid = true OR doc IS NOT NULL", True),
     ],

@@ -103,8 +103,8 @@ def test_a_malformed_request_does_not_spoil_an_earlier_answer(connection: socket
 
 
 def test_nothing_is_read_while_requests_wait() -> None:
-    """One read may return several requests. Each answer starts the next request. After the last answer, the server
-    reads again.
+    """One read may return several requests. Each answer starts the next request. When the last request has started, the
+    server reads again.
     """
 
     async def receive_three() -> list[bool]:
@@ -144,7 +144,7 @@ def test_a_client_that_sends_too_many_requests_at_once_loses_its_connection(conn
     "line", [b"GET /" + b"a" * HEAD_BYTES_MAX, ROW + b"X-Long: " + b"a" * HEAD_BYTES_MAX, ROW + b"X: a\r\n" * 8_000]
 )
 def test_a_head_that_is_too_long_is_refused(connection: socket.socket, line: bytes, end: bytes) -> None:
-    """The server refuses such a head before the end of the head arrives, and also if all of it arrives at once."""
+    """The server refuses such a head even if the head's end has not arrived, and also if all of it arrives at once."""
     connection.sendall(line + end)
     status, body = answer(connection)
     assert (status, body) == (400, b"The head of the request is too long.")

@@ -1,4 +1,4 @@
-"""Tests that the engine over files returns the same rows as an independent fold of all changes."""
+"""Tests that the engine over files returns the rows that `story` computes independently from the same changes."""
 
 import json
 import random

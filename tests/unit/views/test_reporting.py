@@ -78,7 +78,7 @@ def test_the_remaining_time_is_computed_from_the_pace() -> None:
     assert pace.seconds_left(800) == 40.0
     assert pace.seconds_left(0) == 0.0
     now_s = 120.0
-    assert pace.seconds_left(2000) is None  # more is left than before
+    assert pace.seconds_left(2000) is None  # more is left than before, so the pace is unknown
 
 
 def test_metrics_count_restored_rows_and_the_lag() -> None:

@@ -1,6 +1,6 @@
-"""Tests which copies of rows are refused because they are too old.
+"""Tests when copies of rows are refused because they are too old. Standbys have such copies.
 
-A reader can allow stale rows, and still require a position or a greatest age.
+A reader can allow stale rows, and still require a position or limit their age.
 """
 
 import time

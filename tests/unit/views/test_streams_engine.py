@@ -1,4 +1,4 @@
-"""Tests that the engine over Kafka returns the rows of the last messages, in whatever order partitions are read.
+"""Tests that the engine over Kafka returns the rows of the last messages, even if one partition lags behind another.
 
 No Java runs here.
 """

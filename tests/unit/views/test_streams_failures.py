@@ -1,4 +1,4 @@
-"""Tests which errors of its threads end Kafka Streams. No Java runs here."""
+"""Tests when a failed thread of Kafka Streams is replaced, and when its error ends Kafka Streams. No Java runs here."""
 
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -66,7 +66,7 @@ def age(folder: Path, seconds: float) -> None:
 def test_stores_that_could_lack_tombstones_are_deleted(folder: Path) -> None:
     age(folder, 40_000)
     assert claimed_stores(folder, OWNER) == (True, None)
-    age(folder, 10_000)  # the start before this line did not make the stores newer
+    age(folder, 10_000)  # the claim in the line above did not make the stores newer
     is_kept, reason = claimed_stores(folder, OWNER)
     assert not is_kept
     assert reason == "their offsets are 0.6 days old, and the topics keep tombstones for 1.0 days"

@@ -51,8 +51,8 @@ print("lowest priority:", 19 - own)
 def test_requests_do_not_wait_for_collections_or_for_threads_that_apply_changes(
     tmp_path: Path, rows: str, collectors: str
 ) -> None:
-    """Python's garbage collections skip all objects that existed before Java was started. They do not cause garbage
-    collections in Java.
+    """Python's garbage collections skip all objects that existed before Java was started. After such a collection,
+    JPype asks Java to collect its garbage, too, and Java ignores this.
 
     If rows are in Java's heap, Java uses the collector G1. According to its documentation, G1 stops all threads only
     for short times.

@@ -103,7 +103,7 @@ def test_a_store_with_its_own_changelog_has_what_was_restored_from_there_or_comm
 
 
 def test_one_of_many_readers_asks_for_the_committed_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All readers wait for the same offset. It was committed before, but Kafka Streams was not asked yet."""
+    """All readers wait for the same offset. Kafka Streams has already committed it, but no reader has asked yet."""
     monkeypatch.setattr(placement, "WAIT_S", PATIENCE_S)
     streams = Streams()
     streams.committed = {ORDER: 5}

@@ -31,7 +31,10 @@ TOPICS = {
 
 
 class Cluster:
-    """Stands for Kafka: the newest checkpoint, the ends of partitions, committed offsets, and offsets of messages."""
+    """Stands for Kafka and for the tables: has the newest checkpoint, the ends of partitions, and offsets.
+
+    `offsets` are those that Kafka Streams has committed; `messages` has the offsets of messages.
+    """
 
     def __init__(self) -> None:
         self.commit: int | None = None

@@ -1,6 +1,6 @@
 """Tests which thread reads the rows that a request asks for: the thread of the event loop, or another thread.
 
-A row is *at hand* if this process has it and it is as new as the reader needs it, so nothing has to be waited for.
+A row is *at hand* if this process has it, as new as the reader needs it. Then the reader has to wait for nothing.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 KEY, OTHER_KEY = "1", "2"
 NOW, STALE_TOO = Freshness(), Freshness(allows_stale=True)
 SLOW_S = 50 * QUICK_S
-"""A single reading may take this long."""
+"""Among quick readings, one that takes this long does not make the event loop leave reading to threads."""
 
 
 class Clock:
