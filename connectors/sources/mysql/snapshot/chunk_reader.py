@@ -6,10 +6,10 @@ The service writes nothing to the server. A chunk is read in three steps:
 2. Read the rows.
 3. Find out where the log ends.
 
-The rows are published once the stream has reached the end that step 3 finds and is between two transactions; see
-"Without messages" in `capture.tables.windows`. For step 1, MariaDB says exactly what a snapshot sees. MySQL cannot say
-this. So the reader first queries which transactions were executed, and then takes the snapshot. The snapshot sees at
-least these transactions. What the servers say can be wrong while an XA transaction is committed; see `xa_commits`.
+The rows are published when the stream is between two transactions and has reached the end of the log that step 3 found;
+see "Without messages" in `capture.tables.windows`. For step 1, MariaDB says exactly what a snapshot sees. MySQL cannot
+say this. So the reader first queries which transactions were executed, and then takes the snapshot. The snapshot sees
+at least these transactions. What a server says can be wrong while it executes an XA COMMIT; see `xa_commits`.
 """
 
 import secrets
@@ -193,7 +193,10 @@ def take_snapshot(reader: Connection, control: Connection, deliveries: Deliverie
 
 
 def _gtid_snapshot(control: Connection, deliveries: Deliveries) -> GtidSnapshot:
-    """Returns what a later snapshot sees at least, for versions of MySQL with `logs_xa_commits_first`."""
+    """Returns the transactions that a snapshot taken after this call surely sees. It may see more.
+
+    This is for versions of MySQL with `logs_xa_commits_first`.
+    """
     end = log_end(control.query, control.version)
     seen_before = deliveries.xa_commits.seen_before(end.coordinate, prepared_transactions(control))
     if deliveries.covered is None and deliveries.received.is_subset(end.gtids):
@@ -206,8 +209,9 @@ def _place_snapshot(reader: Connection, deliveries: Deliveries, seen_before: int
 
     In two cases, places alone do not say whether the snapshot misses a delivered transaction, so the GTIDs decide:
 
-    - The snapshot ends before the place where the stream begins. It need not miss a transaction: the log can end with
-      events of the server itself, such as a checkpoint, which no snapshot includes before the next commit.
+    - The snapshot ends before the place where the stream begins. Even then, it may see all delivered transactions. The
+      log can end with events of the server itself, such as a checkpoint, and snapshots end before these events until
+      the next commit.
     - The server has taken the place of another one. Then it is not known where the delivered transactions end in the
       log of the new server.
     """

@@ -3,7 +3,8 @@
 A transaction is identified by its coordinate in the log. For each snapshot, MariaDB names a place in the log: the
 snapshot sees exactly the commits before this place. MySQL only says which GTIDs were executed before the snapshot was
 taken; the service remembers which GTID it received at each coordinate. Both databases can deliver a commit before they
-make it visible. While an XA transaction is committed, what they say can be wrong; see `xa_commits`.
+make it visible. While a server executes an XA COMMIT, what it says can be wrong: it may already include a commit that
+the snapshot does not see (`xa_commits`).
 """
 
 from bisect import bisect_left
@@ -60,13 +61,14 @@ class Deliveries:
                 self.one_phase.add(gtid)
 
     def snapshot(self, executed: Gtids, end: int = _NEVER, settled: Gtids | None = None) -> "GtidSnapshot":
-        """Returns a snapshot that sees at least the transactions of `executed` whose coordinate is less than `end`.
+        """Returns the object for a snapshot that the server will take after this call. That snapshot sees at least the
+        transactions of `executed` whose coordinate is less than `end`.
 
         Of the transactions that were committed in ONE PHASE, it sees at least those of `settled`; None stands for all
         those of `executed`.
 
-        This method must be called before the server takes the snapshot. Otherwise, a transaction that the snapshot
-        misses could be forgotten already.
+        If the server took the snapshot before the call, a transaction that the snapshot misses could be forgotten
+        already.
         """
         snapshot = GtidSnapshot(executed, end, executed if settled is None else settled, self)
         with self._lock:
@@ -126,8 +128,8 @@ class GtidSnapshot:
         return mask | (ids >= self._end)
 
     def unseen_before(self, horizon: int) -> tuple[int, ...]:
-        """See `Visibility`. `horizon - 1` stands for all transactions that were delivered before the stream was opened,
-        because only their GTIDs are known, and not their coordinates.
+        """See `Visibility`. Of the transactions that were delivered before the stream was opened, only the GTIDs are
+        known, not the coordinates. So if the snapshot may miss any of them, one id, `horizon - 1`, stands for all.
         """
         delivered = self._delivered
         reaches = self._end == _NEVER or (delivered.covered is not None and delivered.covered <= self._end)
