@@ -1,4 +1,7 @@
-"""Tests which XA COMMITs a snapshot sees according to `XaCommits`, with a model of a server and its log."""
+"""Tests `XaCommits`, which finds out a place in the log: a snapshot sees every XA COMMIT before it.
+
+The tests use a model of a server and its log.
+"""
 
 import random
 from dataclasses import dataclass, field
@@ -22,8 +25,9 @@ def xa_id(name: int) -> XaId:
 class Server:
     """A server that logs an XA COMMIT before it commits the rows, and a stream of its log.
 
-    `log` has each XA PREPARE and XA COMMIT, with the name of the transaction; the coordinate is the place in the list.
-    `running` has the names of transactions whose XA COMMIT is in the log, but not yet visible.
+    `log` has each XA PREPARE and XA COMMIT, with the name of the transaction. The coordinate of an entry is its index.
+    `running` has the names of transactions whose XA COMMIT is in the log, but not yet visible. The stream has read the
+    first `read` entries; `held` has the names of transactions that are prepared, but not committed, in these entries.
     """
 
     log: list[tuple[str, int]] = field(default_factory=list)
@@ -56,7 +60,10 @@ class Server:
 
 @pytest.mark.parametrize("holds", [True, False])
 def test_a_snapshot_sees_the_xa_commits_before_the_place(seed: int, holds: bool) -> None:
-    """Several threads find out the place and take snapshots; the steps of different threads come in any order."""
+    """Several threads find out the place and take snapshots. The steps of different threads come in any order.
+
+    With `holds`, `XaCommits` also learns which prepared transactions the stream has.
+    """
     rng, server = random.Random(seed), Server()
     commits = XaCommits(server.undecided_before if holds else lambda _: 0)
     ends, listed, places, lags = dict[int, int](), dict[int, tuple[int, list[XaId]]](), dict[int, int](), list[int]()

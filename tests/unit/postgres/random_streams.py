@@ -34,7 +34,7 @@ STEMS = st.sampled_from(["col", "größe", 'a"b', "x y"])
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """Some entities, and the messages that the server sent about their tables. `lsns` has the log position of each
-    message.
+    message. `partitioned` has the names of partitioned tables.
     """
 
     entities: Sequence[Entity]

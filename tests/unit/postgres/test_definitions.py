@@ -41,8 +41,8 @@ class Transaction:
 
 
 class Database:
-    """Simulates a database with a log and one composite type. `meanwhile` is called at each query, and may change the
-    database.
+    """Simulates a database with a log and one composite type. `meanwhile` is called before each answer to a query, and
+    may change the database.
     """
 
     def __init__(self, meanwhile: Callable[["Database"], None]) -> None:
