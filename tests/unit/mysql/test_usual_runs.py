@@ -170,8 +170,8 @@ def test_reading_runs_gives_the_same_results_as_reading_single_events(
 
 @pytest.mark.parametrize("mariadb", FLAVOURS, ids=["mysql", "mariadb"])
 def test_usual_transactions_are_read_in_runs(mariadb: bool, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transaction that is the first to describe a table is read alone. So the test counts only runs in the second half
-    of the log.
+    """A transaction that is the first to describe a table is read alone. So the test counts only the runs in the second
+    half of the log.
     """
     delivered: list[int] = []
 

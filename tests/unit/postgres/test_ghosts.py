@@ -147,8 +147,8 @@ def test_old_keys_and_requested_keys_are_found_in_parts(
 
 
 def test_batches_of_an_entity_that_is_left_to_a_later_pass_are_ignored() -> None:
-    """The search reads two entities in one pass, but together they are too large for the memory. So it leaves one of
-    them, and half of the keys of the other, to later passes. The rest of this pass still brings batches of both.
+    """The search reads two entities in one pass, and each of them is too large for the memory. It leaves one of them,
+    and half of the keys of the other, to later passes. The rest of this pass still brings batches of both.
     """
     records = [record(Op.CREATE, "k", 0, 1, "alone")]
     at = 1

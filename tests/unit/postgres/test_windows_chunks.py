@@ -28,8 +28,8 @@ from tests.unit.postgres.window_simulation import ENTITY, LEAF, TABLE, Mask, Rea
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes windows often forget keys. They remember which keys changed; if these are more than a limit, they forget
-    the keys that are no longer needed. This lowers the limit.
+    """Windows remember which keys changed. Above a limit of such keys, they forget those that are no longer needed. The
+    tests lower this limit, so that windows often forget keys.
     """
     monkeypatch.setattr(windows_module, "_TOUCHED_ROWS_MAX", 2)
 

@@ -263,8 +263,8 @@ def _run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes windows often forget keys. They remember which keys changed; if these are more than a limit, they forget
-    the keys that are no longer needed. This lowers the limit.
+    """Windows remember which keys changed. Above a limit of such keys, they forget those that are no longer needed. The
+    tests lower this limit, so that windows often forget keys.
     """
     monkeypatch.setattr(windows_module, "_TOUCHED_ROWS_MAX", 2)
 
@@ -315,8 +315,8 @@ class _DeletesWhatIsGone(Windows):
 
 
 class _ByVisibilityAlone(Windows):
-    """Deletes a missing key unless it was touched by a transaction that the snapshot does not see. This rule is right for
-    rows, but repeats deletes that the changelog already has.
+    """Deletes a key unless a transaction that the snapshot does not see has touched the key. This is the rule for rows.
+    Used for deletes, it repeats those that the changelog already has.
     """
 
     def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:

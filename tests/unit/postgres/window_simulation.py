@@ -406,7 +406,7 @@ def step_of_the_database(database: Database, dice: random.Random) -> None:
 
 
 def _change_table(service: _Service, dice: random.Random) -> None:
-    """Rewrites the table, or changes its columns. The database can do this only while nobody reads a chunk of it."""
+    """Rewrites the table, or changes its columns. This is possible only while no reader holds a lock on the table."""
     if dice.random() < 0.5:
         service.database.rewrite()
     else:
