@@ -97,7 +97,7 @@ def test_a_transaction_that_stays_prepared_holds_nothing_up_if_the_stream_has_it
 
 
 class Listing:
-    """A session whose queries return this row."""
+    """A session whose queries return only `row`."""
 
     def __init__(self, flavour: Flavour, row: tuple[object, ...]) -> None:
         self.flavour, self._row = flavour, row

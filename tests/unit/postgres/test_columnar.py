@@ -88,7 +88,7 @@ def _feed(
 
 @pytest.fixture(scope="module", autouse=True)
 def _fast() -> Iterator[None]:
-    """Lets the fast path handle few rows, too. Otherwise, the plain path would handle all cases of these tests."""
+    """Lets the fast path handle few rows, too. Otherwise, the plain path would handle most cases of these tests."""
     with mock.patch.object(columnar, "FEW_ROWS", 0):
         yield
 

@@ -41,7 +41,7 @@ def place(change: Mapping[str, Any]) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Rows in the order of their positions, in three parts.
+    """A log with an archive. It has `rows`, in the order of their positions, in three parts.
 
     The first rows are in archive files of a month, the next ones in archive files of single days, and the rest in the
     log. `ends` has the number of rows up to the end of the first part, and up to the end of the second. In the first
@@ -70,7 +70,7 @@ class Layout:
         write_archive(path, 1, files, 0, group_rows=self.group_rows, with_keys=self.with_keys, bloom=self.bloom)
 
     def _files(self, rows: Rows, folder: str, count: int) -> dict[str, Rows]:
-        """Divides rows into `count` files for each entity. No key is in two of an entity's files."""
+        """Divides the rows of each entity into at most `count` files. No key is in two files of an entity."""
         files: dict[str, Rows] = defaultdict(list)
         keys = sorted({change["key"] for change in rows})
         for change in sorted(rows, key=lambda change: (change["key"], place(change))):
