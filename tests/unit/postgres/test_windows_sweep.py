@@ -315,8 +315,8 @@ class _DeletesWhatIsGone(Windows):
 
 
 class _ByVisibilityAlone(Windows):
-    """Deletes a key unless a transaction that the snapshot does not see has touched the key. This is the rule for rows.
-    Used for deletes, it repeats those that the changelog already has.
+    """Deletes a key unless a transaction that the latest snapshot does not see has touched the key. This rule is right
+    for rows. But it repeats deletes that the changelog already has.
     """
 
     def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:

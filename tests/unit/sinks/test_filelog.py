@@ -275,7 +275,7 @@ def test_the_golden_log_of_format_2_is_read() -> None:
 def test_the_last_version_of_format_1_refuses_a_log_of_format_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It refuses the format in the footer of a log file and in the file `resume.json`, and changes no file."""
+    """That version refuses the format in the footer of a log file and in the file `resume.json`. It changes no file."""
     shutil.copytree(GOLDEN_2, tmp_path / "log-2")
     monkeypatch.setattr(layout, "Checkpoint", reader().Checkpoint)
     before = _files(tmp_path / "log-2")
