@@ -1,4 +1,4 @@
-"""Tests how many rows are converted at once. This must give the same texts and errors as converting them one by one."""
+"""Tests the conversion of many rows at once. It must give the same texts and errors as converting them one by one."""
 
 import struct
 from collections.abc import Sequence
@@ -223,8 +223,10 @@ Texts = dict[int, tuple[Op, object]]
 
 
 def texts(table: BoundTable, raw: Table, events: Sequence[RowsEvent], *, together: bool) -> Texts | Kind:
-    """Converts the rows of these events; if `together` is true, converts all of them at once. Returns the op and the
-    texts of each row, by the number of the row. If a row is malformed, returns the kind of the error.
+    """Converts the rows of these events. Returns the op and the texts of each row, by the number of the row. If a row
+    is malformed, returns the kind of the error.
+
+    If `together` is true, the rows of usual events are converted together.
     """
     collected = RowTexts()
     maps = table_map(table_body(raw))

@@ -49,7 +49,7 @@ def rows_of(table: Table, operation: Operation, content: bytes, bitmaps: Sequenc
 
 
 def raw(image: Image | None) -> Row | None:
-    """Copies the values of a row, so that rows can be compared."""
+    """Returns a row in the form in which the test drew it: with bytes in place of views of the event."""
     if image is None:
         return None
     assert not any(isinstance(value, PartialJson) for value in image)

@@ -1,6 +1,7 @@
-"""Tests `MysqlScan`. It reads copies of tables from files, so that they can be compared with the changelog.
+"""Tests `MysqlScan`. It reads copies of tables from files, so that the tables can be compared with the changelog.
 
-Each row of a copy must be in exactly one part of the copy. It must be possible to read a row again by its locator.
+A copy is read in parts, and each row must be in exactly one of them. Each row has a locator, by which it can be read
+again.
 """
 
 import pickle

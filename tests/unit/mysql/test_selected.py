@@ -1,7 +1,7 @@
-"""Tests how values in the result of a SELECT are converted. This must give the same texts as printing the values in the
-binary log.
+"""Tests how values in the result of a SELECT are converted. The texts must be the same as those that are printed from
+the binary log.
 
-These tests need no server. On real servers, `test_values_oracle.py` compares the two texts.
+These tests need no server. On real servers, `test_values_oracle.py` compares the two texts of each value.
 """
 
 import pytest

@@ -1,5 +1,5 @@
-"""Tests the parser of results of queries. It finds the values of all rows at once. It must find the values from which
-the rows were encoded.
+"""Tests the parser of query results. It finds the values of all rows at once, and they must be the values that were
+encoded.
 """
 
 import pytest

@@ -1,5 +1,5 @@
-"""Tests which JSON is published for a value of each type. It is made from the text that the database prints for the
-value.
+"""Tests which JSON is published for a value of each type. The JSON is made from the text that is printed for the value
+(see `test_printed.py`).
 """
 
 import pytest

@@ -73,7 +73,7 @@ def page_types() -> dict[str, list[str]]:
 
 
 def known() -> list[TypeCode]:
-    """Returns those types in the log that can be published."""
+    """Returns the codes of the types that can be published."""
     codes = []
     for code in TypeCode:
         try:

@@ -35,7 +35,7 @@ FLAVOURS = (False, True)
 
 
 class Forgetful(Catalogue):
-    """A catalogue that allows the assembler to call `forget` for any entity, because several tables may be altered."""
+    """A catalogue whose `forget` accepts any entity, not only `ENTITY`, because the log alters several tables."""
 
     def forget(self, entity: Entity) -> None:
         pass
@@ -143,7 +143,7 @@ def portions(packets: Sequence[bytes], random: Random) -> list[Sequence[bytes]]:
 def test_reading_runs_gives_the_same_results_as_reading_single_events(
     round_: int, mariadb: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In every third round, all but small transactions are published in several pieces."""
+    """In every third round, a low limit makes the assembler publish larger transactions in several pieces."""
     random = Random(f"{seed} {round_} {mariadb}")
     if round_ % 3 == 2:
         monkeypatch.setattr(cutting, "BLOCK_BYTES_MAX", 700)
@@ -170,7 +170,9 @@ def test_reading_runs_gives_the_same_results_as_reading_single_events(
 
 @pytest.mark.parametrize("mariadb", FLAVOURS, ids=["mysql", "mariadb"])
 def test_usual_transactions_are_read_in_runs(mariadb: bool, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first half of the log is read earlier, because the first transaction that describes a table is read alone."""
+    """A transaction that is the first to describe a table is read alone. So the test counts only the runs in the second
+    half of the log.
+    """
     delivered: list[int] = []
 
     def deliver(run: TransactionRun, *others: Any) -> None:

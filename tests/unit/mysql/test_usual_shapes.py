@@ -1,5 +1,7 @@
 """Tests the fast search for transactions of the usual form: a GTID, statements with their rows, and the end. It must
-find what a simple search finds.
+find what regular expressions find.
+
+Also tests `distinct`, which numbers the different contents among slices of bytes.
 """
 
 import re

@@ -24,7 +24,9 @@ def gtids(text: str) -> GtidSet:
 
 
 def delivered(received: str, *numbers: int) -> Deliveries:
-    """Records that these transactions were delivered. The place of each in the log is ten times its number."""
+    """Returns `Deliveries` of a stream that was opened after the transactions `received`, and has delivered the
+    transactions with these numbers. The place of each in the log is ten times its number.
+    """
     result = Deliveries(gtids(received), None)
     for number in numbers:
         result.add(10 * number, f"{UUID}:{number}")
@@ -95,7 +97,7 @@ def test_a_transaction_is_kept_if_it_is_delivered_while_a_snapshot_begins() -> N
 
 
 class Place:
-    """A session of MariaDB. Its snapshot ends at an offset in the log's first file, after the transactions `gtids`.
+    """A session of MariaDB. Its snapshot ends at `offset` in the log's first file, after the transactions `gtids`.
 
     The log ends there, too. `prepared` has the ids of prepared XA transactions, as the server prints them.
     """
@@ -151,8 +153,8 @@ def test_mariadb_may_miss_what_was_logged_after_a_prepared_transaction_was_absen
 
 
 class OldMysql:
-    """A session of a MySQL that logs an XA COMMIT before it commits the rows. The log ends at an offset in its first
-    file.
+    """A session of an old MySQL, which logs an XA COMMIT before it commits the rows. The log ends at `offset` in its
+    first file.
 
     `prepared` has the hexadecimal ids of prepared XA transactions; None if the account may not list them.
     """

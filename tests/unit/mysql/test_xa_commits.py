@@ -1,4 +1,7 @@
-"""Tests which XA COMMITs a snapshot sees according to `XaCommits`, with a model of a server and its log."""
+"""Tests `XaCommits`, which finds out a place in the log: a snapshot sees every XA COMMIT before it.
+
+The tests use a model of a server and its log.
+"""
 
 import random
 from dataclasses import dataclass, field
@@ -30,10 +33,11 @@ def xa_id(name: int) -> XaId:
 class Server:
     """A server that logs an XA COMMIT before it commits the rows, and a stream of its log.
 
-    `log` has each XA PREPARE, XA COMMIT and XA COMMIT in ONE PHASE, with the name of the transaction; the coordinate is
-    the place in the list. `running` has the names of transactions whose XA COMMIT is in the log, but not yet visible.
+    `log` has each XA PREPARE, XA COMMIT and XA COMMIT in ONE PHASE, with the name of the transaction. The coordinate of
+    an entry is its index. `running` has the names of transactions whose XA COMMIT is in the log, but not yet visible.
     `unlisted` has those that were committed in ONE PHASE, and that are not in the list of prepared transactions yet.
-    `in_one_phase` says how likely a transaction is committed in ONE PHASE.
+    `in_one_phase` says how likely a transaction is committed in ONE PHASE. The stream has read the first `read`
+    entries; `held` has the names of transactions that are prepared, but not committed, in these entries.
     """
 
     in_one_phase: float = 0.0
@@ -75,7 +79,10 @@ class Server:
 
 @pytest.mark.parametrize("holds", [True, False])
 def test_a_snapshot_sees_the_xa_commits_before_the_place(seed: int, holds: bool) -> None:
-    """Several threads find out the place and take snapshots; the steps of different threads come in any order."""
+    """Several threads find out the place and take snapshots. The steps of different threads come in any order.
+
+    With `holds`, `XaCommits` also learns which prepared transactions the stream has.
+    """
     rng, server = random.Random(seed), Server()
     commits = XaCommits(server.undecided_before if holds else lambda _: 0)
     ends, listed, places, lags = dict[int, int](), dict[int, tuple[int, list[XaId]]](), dict[int, int](), list[int]()
@@ -185,7 +192,7 @@ def test_the_id_of_a_transaction_is_printed_as_a_statement_names_it(
 
 
 class Listing:
-    """A session whose queries return this row."""
+    """A session whose queries return only `row`."""
 
     def __init__(self, flavour: Flavour, row: tuple[object, ...]) -> None:
         self.flavour, self._row = flavour, row

@@ -34,7 +34,7 @@ STEMS = st.sampled_from(["col", "größe", 'a"b', "x y"])
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """Some entities, and the messages that the server sent about their tables. `lsns` has the log position of each
-    message.
+    message. `partitioned` has the names of partitioned tables.
     """
 
     entities: Sequence[Entity]
@@ -226,8 +226,11 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def _placed(draw: st.DrawFn, messages: Sequence[Decoded]) -> tuple[list[Decoded], list[int]]:
-    """Gives the messages their log positions. Sometimes an insert, or a stamp, has the same position as the insert
-    before it.
+    """Gives the messages their log positions. A row has the position where its log record begins, and a logical message
+    has the position where its record ends.
+
+    Sometimes an insert has the same position as the insert before it, because one record can have several rows. If a
+    logical message has the position of the insert before it, the insert was in fact written after the message.
     """
     placed: list[Decoded] = []
     lsns: list[int] = []

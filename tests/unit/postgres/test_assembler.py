@@ -202,7 +202,9 @@ def test_an_update_that_has_only_the_old_key_lacks_the_other_old_values() -> Non
 
 
 def test_a_block_of_the_stream_is_freed_once_its_rows_are_returned() -> None:
-    """A reference cycle would keep a block of many MiB in memory until the garbage collector runs."""
+    """A block has the frames that one call of `feed` handles, which may be many MiB. A reference cycle would keep it in
+    memory until the garbage collector runs.
+    """
     stream = assembler()
     gc.collect()
     gc.disable()

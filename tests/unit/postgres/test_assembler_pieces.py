@@ -77,8 +77,9 @@ def test_a_whole_transaction_is_returned_although_the_next_one_has_begun() -> No
 
 
 def test_a_message_outside_transactions_does_not_begin_a_transaction() -> None:
-    """If the assembler took such a message for the beginning of a transaction, its position would not advance while the
-    database is idle. The slot would then keep more and more of the log.
+    """If the assembler took such a message for the beginning of a transaction, the stream would stay inside this
+    transaction while the database is idle. The confirmed position would not advance, and the slot would keep more and
+    more of the log.
     """
     outside = LogicalMessage(transactional=False, lsn=0, prefix="heartbeat", content=b"x")
     stream = assembler()
@@ -198,10 +199,10 @@ def test_transactions_that_are_published_are_skipped() -> None:
 @given(cases(), st.data())
 @settings(max_examples=150, deadline=None)
 def test_a_lost_connection_to_the_catalogue_loses_and_repeats_no_row(case: Case, data: st.DataObject) -> None:
-    """After the error, the stream is resumed where a source would resume it.
+    """After the error of the catalogue, the test resumes the stream where a source would resume it.
 
-    A policy may also stop the stream inside a transaction. How much of this transaction is published depends on where
-    the stream was cut, so the test compares only the rows of earlier transactions.
+    A policy of an entity may also stop the stream inside a transaction. How much of this transaction is published
+    depends on where the stream was cut, so the test compares only the rows of earlier transactions.
     """
     sent, rows_max = frames(*_described_late(case)), data.draw(st.sampled_from([1, 3, 100]))
     cut, lost_at, lookups = data.draw(st.integers(0, len(sent))), data.draw(st.integers(0, 40)), count()

@@ -164,7 +164,7 @@ def test_a_batch_with_rows_of_several_entities_declares_the_columns_of_each() ->
 
 
 def test_a_batch_declares_no_columns_of_entities_that_have_no_rows_in_it() -> None:
-    """To declare the columns of 1,000 tables takes a megabyte, which is too much for a batch of a few rows."""
+    """The columns of 1,000 tables take a megabyte, which is too much for a batch of a few rows."""
     stream = assembler([entity(), entity("refund", "refunds")])
     sent: list[Decoded] = [relation(), relation(20_001, "refunds"), insert(1)]
     for commit, changes in ((100, sent), (200, [insert(2)])):
@@ -173,7 +173,7 @@ def test_a_batch_declares_no_columns_of_entities_that_have_no_rows_in_it() -> No
 
 
 def test_a_table_that_takes_the_name_of_another_table_has_its_own_columns() -> None:
-    """The new table is created in the same transaction, and has another OID. No batch has rows of both tables."""
+    """One transaction has rows of both tables. The new table has another OID, and no batch has rows of both."""
     recreated = relation(20_001, columns={"id": INT})
     sent: list[Decoded] = [relation(), insert(1), recreated, Insert(relid=20_001, new=(b"2",))]
     assembled = assembler().feed(frames(transaction(100, sent)))

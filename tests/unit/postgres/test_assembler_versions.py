@@ -213,8 +213,8 @@ def test_a_service_that_starts_again_does_not_repeat_versions() -> None:
 
 
 def test_rows_that_are_already_published_announce_nothing() -> None:
-    """The rows with the old columns are already published, so the assembler must not announce these columns again, even
-    though the new columns come only in the second call of `feed`.
+    """The first call of `feed` gets only published rows, which have the old columns. The assembler must not take these
+    columns for a new version.
     """
     old, new = transaction(100, [relation(), insert(1)]), transaction(200, [WIDER, wide(2)])
     known = _versions_in(_feed([*old, *new]))
@@ -306,7 +306,7 @@ def test_a_stop_at_a_version_returns_only_the_transactions_before_it() -> None:
 
 
 def test_a_stop_in_the_middle_of_a_block_returns_the_transactions_before_it() -> None:
-    """The relation of each table is known, so the rows of several transactions and tables are decoded as one block."""
+    """No table is described twice, so the rows of several transactions and tables are decoded as one block."""
     known = _versions_in(_feed(transaction(50, [replace(BILLS, columns=WIDER.columns), wide(1, relid=30_000)])))
     known += _versions_in(_feed(transaction(50, [RETYPED, retyped(1)])))
     reader = announcing(known)
@@ -395,8 +395,8 @@ def test_the_columns_of_a_table_read_are_announced_at_the_position_of_its_signal
 
 
 def test_the_stream_can_return_to_the_columns_before_a_table_read() -> None:
-    """A column was added before the table was read, and dropped afterwards. So only the table read had this column, and
-    then the stream has the earlier columns again.
+    """A column was added before the table was read, and dropped afterwards. So only the rows that were read have this
+    column. The next row of the stream has the earlier columns again.
     """
     reads = _Reads([_read(200, WIDER, wide(1))])
     sent = [

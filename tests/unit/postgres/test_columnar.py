@@ -88,7 +88,7 @@ def _feed(
 
 @pytest.fixture(scope="module", autouse=True)
 def _fast() -> Iterator[None]:
-    """Lets the fast path handle few rows, too. Otherwise, the plain path would handle these small cases."""
+    """Lets the fast path handle few rows, too. Otherwise, the plain path would handle most cases of these tests."""
     with mock.patch.object(columnar, "FEW_ROWS", 0):
         yield
 
@@ -199,7 +199,7 @@ def test_both_paths_convert_values_of_every_type_alike(data: st.DataObject) -> N
 
 
 def _are_json(rows: pa.Table) -> None:
-    """Checks that all states of the rows are JSON objects."""
+    """Checks that the current and the original state of each row is a JSON object or null."""
     for text in [*rows.column("current").to_pylist(), *rows.column("original").to_pylist()]:
         assert text is None or isinstance(json.loads(text), dict)
 

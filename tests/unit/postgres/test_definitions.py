@@ -41,8 +41,8 @@ class Transaction:
 
 
 class Database:
-    """Simulates a database with a log and one composite type. `meanwhile` is called at each query, and may change the
-    database.
+    """Simulates a database with a log and one composite type. `meanwhile` is called before each answer to a query, and
+    may change the database.
     """
 
     def __init__(self, meanwhile: Callable[["Database"], None]) -> None:
@@ -69,8 +69,8 @@ class Database:
             last.visible = True
 
     def show(self, *, rows: bool) -> None:
-        """Puts the transaction of the last alteration into the stream, if it has committed. With `rows`, the
-        transaction also has rows.
+        """Puts the transaction of the last alteration into the stream, if it has committed and is not there yet. With
+        `rows`, the transaction also has rows.
         """
         last = self.alterations[-1] if self.alterations else None
         if (

@@ -147,8 +147,8 @@ def test_old_keys_and_requested_keys_are_found_in_parts(
 
 
 def test_batches_of_an_entity_that_is_left_to_a_later_pass_are_ignored() -> None:
-    """The search reads two entities in one pass, and both are too large for the memory. It leaves one of them, and half
-    of the keys of the other, to later passes. But the present pass still gets batches of both entities.
+    """The search reads two entities in one pass, and each of them is too large for the memory. It leaves one of them,
+    and half of the keys of the other, to later passes. The rest of this pass still brings batches of both.
     """
     records = [record(Op.CREATE, "k", 0, 1, "alone")]
     at = 1
@@ -165,8 +165,8 @@ def test_batches_of_an_entity_that_is_left_to_a_later_pass_are_ignored() -> None
 
 
 def test_small_entities_share_a_pass_and_a_large_one_has_its_own() -> None:
-    """As long as the entities are small, each pass reads twice as many as the pass before. The large one is read in a
-    pass with others, and then in a pass of its own.
+    """As long as the entities are small, each pass reads twice as many as the pass before. The large entity comes in a
+    pass with others, turns out to be too large, and is read again in a pass of its own.
     """
     names = [f"small_{number}" for number in range(6)]
     records = [record(Op.CREATE, "k", 0, at, name) for at, name in enumerate(names)]

@@ -1,5 +1,5 @@
 """Tests how the service finds the *epoch* of a commit: the number of the history to which the commit belongs. Also
-tests whether the changelog can continue on a server.
+tests how it finds out whether a server has this history, so that the changelog can continue there.
 
 A standby that is promoted begins a new history of the log. In its log, a new timeline then branches off the old
 timeline. The position where this happens is the *fork*.

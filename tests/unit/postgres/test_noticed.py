@@ -18,7 +18,7 @@ PIECE = Piece(rows=(), checkpoint=Checkpoint(position=None, through="0" * 16, ep
 
 @pytest.fixture
 def noticed() -> Noticed:
-    """Returns a `Noticed`. For it, the catalogue was last read at the log position 100."""
+    """Returns a `Noticed` that knows the catalogue as it was at the log position 100."""
     before = Evidence(lsn=100, horizon=900, tables={})
     requirements = Requirements(slot="s", publication="p", failover=False, entities=())
     return Noticed(Watch("", requirements, before, covered=100, answer_s=1.0), before, (), 100)

@@ -185,8 +185,8 @@ def test_a_repair_that_is_cancelled_leaves_stale_columns_stale() -> None:
 
 
 def test_columns_stay_stale_if_only_a_part_of_the_table_is_read_again() -> None:
-    """For example, if a partition is attached, only the rows of this partition are read again. The columns of the other
-    rows stay stale.
+    """A column is *stale* if older rows of the changelog have outdated values in it. If, for example, a partition is
+    attached, only the rows of this partition are read again. So the column stays stale.
     """
     part = {"signature": "s", "leaves": {"old": {"filenode": 1, "pages": 1, "left": []}}}
     opened, windows = read_again(Repairs(), WINDOWS, "guest", str(AT), sweep=False, part=part)

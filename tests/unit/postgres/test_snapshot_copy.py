@@ -1,6 +1,6 @@
 """Tests how the output of COPY becomes rows of the changelog.
 
-`parse_copy` must find each value. The rows must be those that `row_records` makes, which handles one row at a time.
+`parse_copy` must find each value. The rows must equal those of `row_records`, which makes one row at a time.
 """
 
 from collections.abc import Sequence

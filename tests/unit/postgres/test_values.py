@@ -54,7 +54,7 @@ def domain(over: PgType, typmod: int = -1) -> PgType:
 
 
 def numeric(precision: int, scale: int) -> int:
-    """Returns the number that is the type modifier of numeric(precision, scale) in PostgreSQL's catalogue."""
+    """Returns the type modifier of numeric(precision, scale), as it is in PostgreSQL's catalogue."""
     return ((precision << 16) | (scale & 0x7FF)) + 4
 
 
@@ -128,7 +128,7 @@ VALUES = [  # type, the server's text, the JSON value
     ),
 ]
 
-CANONICAL = [  # type, the server's text, the canonical text
+CANONICAL = [  # type, the server's text, the canonical text (the form that values have in keys)
     (base("bool"), "t", "true"),
     (base("int4"), "-7", "-7"),
     (base("float8"), "-0", "-0"),

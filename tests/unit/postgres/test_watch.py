@@ -24,7 +24,7 @@ def evidence_at(lsn: int) -> Evidence:
 
 @pytest.fixture
 def open_watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
-    """Returns a watch that last read the catalogue at the log position 100. It reads the catalogue next at 200."""
+    """Returns a watch that last read the catalogue at the log position 100. Its next reading is at 200."""
     monkeypatch.setattr(evidence, "read", lambda *_: evidence_at(200))
     monkeypatch.setattr(watch, "_mark", lambda _: MARK)
     requirements = Requirements(slot="s", publication="p", failover=False, entities=())

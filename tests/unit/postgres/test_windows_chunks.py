@@ -1,4 +1,7 @@
-"""Tests how windows divide a table into chunks, publish the chunks one by one, and start again."""
+"""Tests `Windows`, which reads a table in chunks while changes stream, and publishes the chunks one by one.
+
+Also tests when a chunk, or the whole table, must be read again.
+"""
 
 import json
 from itertools import count, pairwise
@@ -25,8 +28,8 @@ from tests.unit.postgres.window_simulation import ENTITY, LEAF, TABLE, Mask, Rea
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows remember which keys changed. If the number of these keys exceeds a limit, windows forget the keys that
-    are no longer needed. Lowers this limit, so that windows often forget keys.
+    """Windows remember which keys changed. Above a limit of such keys, they forget those that are no longer needed. The
+    tests lower this limit, so that windows often forget keys.
     """
     monkeypatch.setattr(windows_module, "_TOUCHED_ROWS_MAX", 2)
 

@@ -1,8 +1,8 @@
 """Tests how keys are looked up in a table. Also tests sweeps: they delete from the changelog all keys that the table
 lacks.
 
-The tests use the simulated database of `window_simulation`. Everything that the service publishes is compared with the
-true state of the table at this place in the stream:
+The tests use the simulated database of `window_simulation`. Whatever the service publishes at a place in the stream is
+compared with the true state of the table at this place:
 
 - The true state is computed from the first state of the table and the changes in the stream.
 - If a row was read, it must equal the row in the true state.
@@ -136,7 +136,9 @@ class _Sweep:
         self.durable = self.now.copy()
 
     def scan(self) -> None:
-        """Searches the changelog for ghosts. Each key that was published before this opening may be one."""
+        """Offers ghosts to the lookup: keys that the changelog has, but perhaps not the table. These are all keys that
+        earlier openings have published.
+        """
         if self.scanned:
             return
         older = [key for key, (_, opening) in self.durable.alive.items() if opening < self.opening]
@@ -261,8 +263,8 @@ def _run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows remember which keys changed. If the number of these keys exceeds a limit, windows forget the keys that
-    are no longer needed. Lowers this limit, so that windows often forget keys.
+    """Windows remember which keys changed. Above a limit of such keys, they forget those that are no longer needed. The
+    tests lower this limit, so that windows often forget keys.
     """
     monkeypatch.setattr(windows_module, "_TOUCHED_ROWS_MAX", 2)
 
@@ -313,7 +315,9 @@ class _DeletesWhatIsGone(Windows):
 
 
 class _ByVisibilityAlone(Windows):
-    """Applies the rule for rows to deletes as well. So it repeats deletes that the changelog already has."""
+    """Deletes a key unless a transaction that the latest snapshot does not see has touched the key. This rule is right
+    for rows. But it repeats deletes that the changelog already has.
+    """
 
     def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
         assert self._latest is not None

@@ -7,8 +7,8 @@ The simulation has everything that makes it difficult to read tables of PostgreS
 - When the service starts, transactions are running.
 - The service starts again at any time.
 
-Each write to a row gives it a higher *version*. The simulation looks for one error: that an older version of a key is
-published after a newer one.
+Each write to a row gives it a higher *version*. The simulation looks for two errors: an older version of a key is
+published after a newer one, or the changelog differs from the table at the end.
 """
 
 import copy
@@ -406,7 +406,7 @@ def step_of_the_database(database: Database, dice: random.Random) -> None:
 
 
 def _change_table(service: _Service, dice: random.Random) -> None:
-    """Rewrites the table, or changes its columns. Both are possible only while no chunk is locked."""
+    """Rewrites the table, or changes its columns. This is possible only while no reader holds a lock on the table."""
     if dice.random() < 0.5:
         service.database.rewrite()
     else:

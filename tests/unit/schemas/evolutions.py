@@ -13,7 +13,7 @@ from changelog.schemas.avro import Schema
 from changelog.schemas.document import NAMED, PRIMITIVES, Document, Type
 
 ROUNDS = int(os.environ.get("CHANGELOG_TEST_ROUNDS", "0"))
-"""The number of examples for each property test. If the variable is not set, each test uses a small number."""
+"""The number of examples for each property test. If it is 0, each test uses a small number of its own."""
 
 NESTED_MAX = 3
 """How deep values of one named type may be nested in each other."""
@@ -45,8 +45,8 @@ class Names:
         self._numbers = count()
 
     def new(self, draw: DrawFn, kind: str) -> dict[str, Any]:
-        """Returns `name` and `namespace`, or a `name` that contains the namespace. A type in another namespace may have
-        the same name.
+        """Returns the attributes that name a new type: `name` and `namespace`, or only a `name` that contains the
+        namespace. A type in another namespace may have the same name.
         """
         name = f"{kind[0].upper()}{draw(st.sampled_from(['', next(self._numbers)]))}"
         namespace = draw(st.sampled_from(_NAMESPACES))
@@ -71,7 +71,7 @@ def evolutions(draw: DrawFn, *, changes_max: int = 3) -> tuple[Schema, Schema]:
 
 @st.composite
 def histories(draw: DrawFn) -> list[Schema]:
-    """Draws a schema and three later versions. Each version has at most one more change than the version before it."""
+    """Draws a schema and three later versions. From each version to the next, there is at most one change."""
     names = Names()
     versions = [valid(_record(draw, names, 1))]
     for _ in range(3):
@@ -346,7 +346,9 @@ def _once(name: str, definitions: dict[str, dict[str, Any]], defined: set[str]) 
 
 
 def _flat(branches: Iterable[Schema], definitions: dict[str, dict[str, Any]]) -> list[Schema]:
-    """Replaces each nested union by its branches. Keeps only the first type of each kind."""
+    """Replaces each nested union by its branches. Keeps only the first type of each kind; named types count as equal
+    only if they have the same name.
+    """
     flat: dict[str, Schema] = {}
     for branch in branches:
         for type_ in _flat(branch, definitions) if isinstance(branch, list) else [branch]:

@@ -116,7 +116,7 @@ READABLE: list[tuple[Schema, Schema]] = [
     (record(field("a", {"type": {"type": "int"}})), record(A_INT)),
 ]
 
-# From Avro's tests of each kind of incompatibility.
+# Reader, writer, and the rules that this pair breaks. From Avro's tests of each kind of incompatibility.
 UNREADABLE: list[tuple[Schema, Schema, list[Rule]]] = [
     *((INT, type_, [Rule.TYPE_CHANGED]) for type_ in ("null", "boolean", LONG, FLOAT, DOUBLE, STRING, BYTES)),
     *((LONG, type_, [Rule.TYPE_CHANGED]) for type_ in (FLOAT, DOUBLE, "boolean")),
@@ -176,7 +176,8 @@ PLAIN, OPTIONAL = field("f", STRING), field("f", STRING, default="")
 WITHOUT = record(A_INT)
 BACKWARD, FORWARD = "BACKWARD", "FORWARD"
 
-# "What is allowed": https://docs.confluent.io/platform/current/schema-registry/fundamentals/schema-evolution.html
+# A change, the schema before and after it, and the kinds of compatibility that it keeps. From "What is allowed":
+# https://docs.confluent.io/platform/current/schema-registry/fundamentals/schema-evolution.html
 CONFLUENT: list[tuple[str, Schema, Schema, set[str]]] = [
     ("delete a field", record(A_INT, PLAIN), WITHOUT, {BACKWARD}),
     ("add an optional field", WITHOUT, record(A_INT, OPTIONAL), {BACKWARD, FORWARD}),

@@ -1,7 +1,8 @@
 """Tests `unreadable`, which says why data of a writer's schema cannot be read with a reader's schema.
 
-fastavro must agree with `unreadable`. The writer's schemas are random, and the reader's schemas result from random
-changes of them. Cases in which fastavro differs from Avro's rules are avoided. The last tests show these cases.
+fastavro must agree with `unreadable`. One schema is random, and the other results from random changes of it. Each of
+them is once the writer's and once the reader's. Cases in which fastavro differs from Avro's rules are avoided. The last
+tests show these cases.
 """
 
 import json
@@ -97,7 +98,7 @@ def test_strict_rules_apply_if_a_value_would_change_its_meaning(
 def means_the_same(reader: Schema, writer: Schema, raw: object) -> bool:
     """Returns whether a stored value, such as a number of days, means the same to the writer and to the reader.
 
-    It does if fastavro gives equal results for the writer's logical type and for the reader's logical type.
+    This is so if fastavro makes equal values of it with the writer's logical type and with the reader's.
     """
     expected = _read(_written(raw, plain(writer)), writer)
     try:

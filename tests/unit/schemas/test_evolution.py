@@ -98,7 +98,7 @@ def test_only_equal_columns_have_no_changes(old: Struct, new: Struct) -> None:
 
 @given(_few_columns, st.data())
 def test_a_renamed_column_is_restated_whatever_else_changed(old: Struct, data: st.DataObject) -> None:
-    """The columns of a table keep their order, and new columns come last."""
+    """The test changes columns as databases do: the remaining columns keep their order, and new columns come last."""
     remaining = [field for field in old.fields if data.draw(st.booleans())]
     names = [data.draw(st.sampled_from([name, name.upper()])) for name, _ in remaining]
     fields = [(name, type_) for name, (_, type_) in zip(names, remaining, strict=True)]

@@ -3,7 +3,7 @@
 - The process continues from the log's checkpoint up to commit LAST. After each commit, it stores a checkpoint without
   rows.
 - It kills itself when it passes the fail point POINT for the NTH time.
-- It prints what the sink has stored: `commit N` or `idle N`.
+- It prints what the sink has stored: `commit N`, or `idle N` for the checkpoint without rows.
 """
 
 import os

@@ -1,8 +1,8 @@
 """A process that stores a large row together with a small one: `python -m tests.unit.sinks.large_writer PATH MIB`.
 
-The process makes two such commits, and verifies the log after each of them, as a service does when it starts. For each
-commit, it prints the peak of its resident memory, in MiB. The memory for the rows is included, but the memory that the
-process had before the first commit is subtracted.
+The process stores two such pairs, each in its own commit, and verifies the log after each commit, as a service does
+when it starts. For each commit, it prints the peak of its resident memory, in MiB. The memory for the rows is included,
+but the memory that the process had before the first pair is subtracted.
 """
 
 import os

@@ -41,11 +41,11 @@ def place(change: Mapping[str, Any]) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Rows in the order of their positions, in three parts.
+    """A log with an archive. It has `rows`, in the order of their positions, in three parts.
 
     The first rows are in archive files of a month, the next ones in archive files of single days, and the rest in the
-    log. `ends` has the number of rows up to the end of the first part, and up to the end of the second. `levels` is the
-    number of files into which the first part is divided by keys.
+    log. `ends` has the number of rows up to the end of the first part, and up to the end of the second. In the first
+    part, each entity has up to `levels` files, which divide its keys.
     """
 
     rows: Rows
@@ -70,7 +70,7 @@ class Layout:
         write_archive(path, 1, files, 0, group_rows=self.group_rows, with_keys=self.with_keys, bloom=self.bloom)
 
     def _files(self, rows: Rows, folder: str, count: int) -> dict[str, Rows]:
-        """Divides rows into `count` files for each entity. No key is in two of an entity's files."""
+        """Divides the rows of each entity into at most `count` files. No key is in two files of an entity."""
         files: dict[str, Rows] = defaultdict(list)
         keys = sorted({change["key"] for change in rows})
         for change in sorted(rows, key=lambda change: (change["key"], place(change))):
@@ -209,7 +209,9 @@ def test_a_reader_of_one_key_opens_only_files_that_can_have_the_key(
 
 
 def test_a_repair_finds_a_row_outside_the_range_of_keys_in_the_manifest(tmp_path: Path) -> None:
-    """A comparison reads every file, so it may find a row outside the range. The repair must find this row, too."""
+    """A comparison of the changelog with the table reads every file. So it may find a row whose key is outside the
+    range that the manifest gives for the file. The repair must find this row, too.
+    """
     rows = [row(Position(1, n, 0), key=f"{n}") for n in range(4)]
     Layout(rows=rows, ends=(4, 4), levels=1, group_rows=5, with_keys=True, bloom=True).write(tmp_path)
     file = tmp_path / "manifest" / "1.json"

@@ -189,7 +189,9 @@ def test_readers_read_the_archive_and_then_the_log(
 
 
 def test_entities_that_are_read_together_come_file_by_file(archived: list[dict[str, Any]], tmp_path: Path) -> None:
-    """Several files of the archive may cover the same period, with too many rows to sort them in memory."""
+    """Several archive files may cover the same period, with too many rows to sort in memory. So the rows come in any
+    order, one file after the other.
+    """
 
     def position(change: dict[str, Any]) -> str:
         return str(change["position"])
@@ -205,7 +207,9 @@ def test_entities_that_are_read_together_come_file_by_file(archived: list[dict[s
 
 @pytest.mark.parametrize("after", [None, Position(1, 1, 0)])
 def test_follow_returns_versions_from_the_archive_once(sink: FileSink, tmp_path: Path, after: Position | None) -> None:
-    """At first, the only version of an entity's columns is in the archive. The reader has to continue after it."""
+    """At first, the only version of an entity's columns is in the archive. The reader returns it once, and then waits
+    for versions in the log.
+    """
     for number in range(1, 4):
         store(sink, _versions(number) if number == 2 else commit(number), checkpoint(number))
     [version] = as_rows(_versions(2)[:1])
@@ -271,7 +275,7 @@ def test_the_golden_log_of_format_2_is_read() -> None:
 def test_the_last_version_of_format_1_refuses_a_log_of_format_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That version refuses both the footer of a log file and the file `resume.json`. It changes nothing."""
+    """That version refuses the format in the footer of a log file and in the file `resume.json`. It changes no file."""
     shutil.copytree(GOLDEN_2, tmp_path / "log-2")
     monkeypatch.setattr(layout, "Checkpoint", reader().Checkpoint)
     before = _files(tmp_path / "log-2")
@@ -354,7 +358,7 @@ def _commits_with_versions(path: Path) -> list[int]:
 
 
 def test_versions_are_found_in_any_copy_of_the_log_and_no_other_file_is_read(tmp_path: Path) -> None:
-    """The checkpoint in each file of the log says which files have versions."""
+    """The checkpoint in each file of the log says which files have versions of columns."""
     path, copy = tmp_path / "changelog", tmp_path / "copy"
     _store_versions(path)
     shutil.copytree(path / "log", copy / "log")

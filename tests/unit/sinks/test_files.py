@@ -54,7 +54,9 @@ def test_a_commit_stores_rows_and_their_checkpoint(sink: FileSink, path: Path) -
 
 
 def test_shapes_are_not_stored(sink: FileSink, path: Path) -> None:
-    """A commit can have batches of several shapes. The file of such a commit is like any other."""
+    """A batch may declare the columns of its entities (its *shapes*). The batches of a commit can have different
+    shapes. The file of such a commit is like any other.
+    """
     store(sink, commit(1), checkpoint(1))
     first, second = commit(2)
     store(sink, [with_shapes(first, {"order": Struct(fields=())}), second], checkpoint(2))
@@ -325,8 +327,8 @@ def test_a_resume_record_of_another_copy_is_an_error(sink: FileSink, path: Path,
 
 
 def test_the_resume_record_is_dropped_if_its_log_file_was_set_aside(sink: FileSink, path: Path) -> None:
-    """The next log file gets the number of the file that was set aside. So an old record would seem to follow the next
-    file.
+    """The next log file gets the number of the file that was set aside. So if the record were kept, it would seem to
+    follow the new file.
     """
     store(sink, commit(1), checkpoint(1))
     store(sink, commit(2), checkpoint(2))
