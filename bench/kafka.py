@@ -5,7 +5,7 @@ publishes each change exactly once, and Debezium at least once. All sides use th
 broker, but each has its own database and its own topic. There are several rounds, in which the sides run one after
 another. In each round, a side starts a new process. First, the process drains a backlog: it publishes all changes since
 its replication slot was created. Then the same process, which is now warm, publishes 2,000 changes a second. For each
-of these changes, a consumer of committed messages measures the time from the commit to the arrival.
+of these changes, we measure the time from its COMMIT until a consumer has the message.
 """
 
 import argparse

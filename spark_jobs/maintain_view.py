@@ -109,7 +109,7 @@ def _view(arguments: argparse.Namespace, config: Config) -> ViewConfig:
     view = view_of(arguments.view, config)
     choice_of(arguments)
     if any(part.where is not None for part in view.parts()):
-        hint = "keep a view without it, and apply the condition when you read the view"
+        hint = "use a view without it, and apply the condition when you read the view"
         raise ChangelogError(Kind.USAGE, f"the view {arguments.view} has a `where`", hint=hint)
     if view.throttle is not None:
         _refuse_ignored(view.throttle.service, arguments)

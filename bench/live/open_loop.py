@@ -1,8 +1,9 @@
 """Sends HTTP requests at an even pace, whether or not the server keeps up. This is called an open loop.
 
 Each request has a time at which it is due, and its latency counts from this time. So if the server stalls, all requests
-that become due meanwhile are late. A client that sends each request only after the answer to the previous one would
-hide this. That error is known as coordinated omission.
+that become due meanwhile are late. A client that sends each request only after the answer to the previous one
+sends nothing during the stall, so its latencies hide the stall. This error of measurement is known as coordinated
+omission.
 """
 
 import selectors

@@ -18,7 +18,7 @@ from changelog.envelope.versions import Version
 from changelog.schemas.avro import Column
 
 POSITION = b"changelog.position"
-"""The name of an entry in the table's metadata: the position up to which the table includes all changes."""
+"""The name of the metadata entry that holds the position up to which the table includes all changes."""
 
 
 def states_table(log: Log, entity: str, *, until: Position | None, provenance: bool) -> pa.Table:
@@ -79,7 +79,8 @@ def _refuse_same_names(entity: str, columns: Sequence[Column]) -> None:
 
 
 def _live(states: pa.RecordBatch, op: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Returns the states of keys that are not deleted, with only their first columns, which are those of `schema`.
+    """Leaves out the states of deleted keys, and the columns after those of `schema`. `states` begins with the columns
+    of `schema`.
 
     `op` is the index of the column with the operation. It is not found by its name `_op`, because a column of the
     entity may have the same name.

@@ -1,4 +1,4 @@
-"""Keeps the checkpoint of an open source up to date with rows, table reads, new versions of columns, and signals.
+"""While a source is open, keeps its checkpoint up to date with rows, table reads, new versions of columns, and signals.
 
 A checkpoint is valid only after all rows before it are durable. A source therefore returns a changed checkpoint
 together with the rows that have to be durable first. When a source opens, its checkpoint says which tables to read:
@@ -37,8 +37,8 @@ _log = structlog.get_logger("source")
 
 Stretch = Callable[[str], tuple[int, Mapping[str, Any]]]
 """Takes the `through` of a checkpoint: the place in the database's log up to which the changelog is complete.
-Returns the epoch of this place (the first part of the positions there), and the members of the checkpoint's `source`
-that belong to this epoch.
+Returns the epoch of this place, and the members of the checkpoint's `source` that belong to this epoch. (An epoch is
+the first part of a position.)
 """
 
 
@@ -187,8 +187,8 @@ class Checkpointing:
         """Records a new version of an entity's columns.
 
         If the version restates columns, and the entity's table was complete, the table is read again, unless the entity
-        is in `asking`. An operator accepts one change of columns at a time. So the acceptances (`Checkpoint.accepted`)
-        for this entity up to the version's position are removed.
+        is in `asking`. An acceptance (`Checkpoint.accepted`) is for one change of columns. So the entity's acceptance
+        is removed, unless its position is after the version's.
         """
         version = announced.version
         _log.info("columns announced", entity=version.entity, version=version.number, restated=version.restated)

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Makes a new topic, in which the entity continues after its present one.
+    """Ends the entity's present topic, and begins a new one with this number of partitions.
 
     Raises ChangelogError (IN_USE) if the service runs.
     """

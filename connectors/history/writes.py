@@ -65,7 +65,7 @@ def writes(
     Changes are selected by the service and by the identifier of their stamps, by the moment `since`, and by `entity`.
     Rows that were read from their tables are left out, because nobody wrote them when they were read. Only the result
     is held in memory. If an `identifier` is given, only the changes that have it are read. Otherwise all changes are
-    read, or all from `since` on if that is a position. Raises the errors of `Log.read_together`.
+    read; but if `since` is a position, reading begins there. Raises the errors of `Log.read_together`.
     """
     tallies: dict[str, _Tally] = {}
     entities = None if entity is None else [entity]

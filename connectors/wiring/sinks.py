@@ -67,7 +67,7 @@ def refuse_other_envelope(config: Config, reader: str) -> None:
     if config.envelope != OWN_ENVELOPE:
         raise ChangelogError(
             Kind.USAGE,
-            f'{reader} reads our own envelope, and [sink] envelope is "{config.envelope}"',
+            f'{reader} reads only envelope = "changelog", but [sink] envelope is "{config.envelope}"',
             hint='also run a second service with envelope = "changelog", and with another name and prefix',
         )
 

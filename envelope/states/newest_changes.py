@@ -113,8 +113,8 @@ class NewestChanges:
         self._rows = self._kept_rows = sum(batch.num_rows for batch in self._batches)
 
     def _order_and_codes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Returns the indices of all changes, sorted by the positions of the changes; and for each change the number of
-        its key.
+        """Returns the indices of all changes, in the order of their positions, and one number for each change, which is
+        the same for all changes of a key.
         """
         positions = np.concatenate([_positions(batch) for batch in self._batches])
         keys = pa.chunked_array([batch.column("key") for batch in self._batches]).cast(pa.large_utf8())
@@ -147,8 +147,8 @@ def _of_keys(rows: pa.RecordBatch) -> pa.RecordBatch:
 def _may_have_gaps(provenance: pa.StringArray) -> pa.BooleanArray:
     """Returns which provenances may name unavailable values or JSON nulls.
 
-    A provenance that ends with the commit time names none. Nearly all provenances end in this way. The texts are
-    searched only if one in the batch does not.
+    A provenance that ends with the commit time names none. Nearly all provenances end in this way. The provenances of a
+    batch are searched for such names only if at least one of them ends differently.
     """
     end = pc.binary_slice(provenance.cast(pa.binary()), start=-TAIL_BYTES, stop=len(COMMITTED_AT) - TAIL_BYTES)
     has_more = pc.not_equal(end, COMMITTED_AT)

@@ -91,7 +91,7 @@ def refuse_other(progress: ViewProgress, definition: Mapping[str, object], targe
     if differing:
         raise ChangelogError(
             Kind.USAGE,
-            f"{target} is a view with other {' and '.join(differing)}",
+            f"{target} is a view whose definition differs in: {', '.join(differing)}",
             hint=f"use another --to, or {REBUILD}",
         )
 

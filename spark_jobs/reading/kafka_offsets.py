@@ -142,7 +142,7 @@ def _refuse_unknown(names: Iterable[str], known_names: Collection[str]) -> None:
     for name in names:
         if name not in known_names:
             names_text = ", ".join(sorted(known_names))
-            raise ChangelogError(Kind.USAGE, f"entity {name} has no topic", hint=f"the changelog has {names_text}")
+            raise ChangelogError(Kind.USAGE, f"entity {name} has no topic", hint=f"there are topics of: {names_text}")
 
 
 def _refuse_lost(part: Part, next_: int, first: int, end: int) -> None:

@@ -52,7 +52,7 @@ READABLE_S = 2.0
 FAULTS = ("kill", "kill", "stop", "hang", "rolling")
 KINDS = ("plain", "stale", "min", "min", "min")
 """The kinds of requests for a row: without a parameter (`plain`), with `stale=allowed`, and with `min_position`. For
-`plain` and `min`, the row comes only from the instance that owns it, whichever instance answers.
+`plain` and `min`, an instance that does not own the row gets it from the instance that does, never from a standby.
 """
 
 REPLICATED = {
@@ -79,8 +79,8 @@ prefix = "{prefix}"
 def campaign(
     instances: int = 3, faults: Sequence[str] = FAULTS, readable_s: float = READABLE_S, brokers: int = 1
 ) -> Campaign:
-    """Each round makes one of `faults`. All rounds share the brokers, and ten rounds also share the instances, the
-    writer and the readers. The fault "broker" needs three `brokers`.
+    """Each round makes one of `faults`. All rounds use the same brokers. The rounds of one piece, at most ten, also use
+    the same instances, writer and readers. The fault "broker" needs three `brokers`.
 
     After an instance was killed, a reader who allows stale rows must get each key within `readable_s` seconds.
     """

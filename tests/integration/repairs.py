@@ -71,7 +71,7 @@ def plant(site: Site, *changes: tuple[str, Any]) -> None:
 
 
 def like(record: Record, key: str, state: Any, position: Position) -> Record:
-    """Returns a copy of the record that has this key, state and position instead of its own."""
+    """Returns a copy of the record, but with this key, state and position."""
     provenance = record.envelope.provenance
     source = replace(provenance.source, op=Op.DELETE if state is None else Op.UPDATE, position=position)
     current = None if state is None else Raw(json.dumps(state).encode())

@@ -183,8 +183,12 @@ def test_a_schema_that_the_registry_does_not_have_is_reported(
 @pytest.mark.parametrize(
     ("job", "arguments", "message"),
     [
-        ("archive", ["--skip", "ordre"], "entity ordre has no topic; the changelog has gaps, order, schemas"),
-        ("derive_deltas", ["--entity", "ordre"], "entity ordre has no topic; the changelog has gaps, order, schemas"),
+        ("archive", ["--skip", "ordre"], "entity ordre has no topic; there are topics of: gaps, order, schemas"),
+        (
+            "derive_deltas",
+            ["--entity", "ordre"],
+            "entity ordre has no topic; there are topics of: gaps, order, schemas",
+        ),
         ("blame", ["--entity", "ordre"], "has no entity ordre; it has: order"),
         ("rebuild_view", ["--entity", "ordre"], "has no entity ordre; it has: order"),
         ("rebuild_view", ["--as-of", BEYOND], f"{BEYOND} is beyond the end"),

@@ -73,8 +73,8 @@ class Site:
 
 
 def workload() -> list[Record]:
-    """Returns changes with nested JSON, truncates, rows that move to another key, and values that the database's log
-    left out.
+    """Returns a list of changes. Among them are nested JSON, TRUNCATEs, rows that move to another key, and values that
+    the database's log left out.
 
     A stamp says who made a change. Each transaction has its own identifier in its stamp, and about a third of the
     transactions have the stamp of a session.

@@ -110,7 +110,10 @@ def _texts(dsn: str, table: str) -> list[tuple[Any, ...]]:
 def _refuse_another_view(config: Path, run: Run, dsn: str) -> None:
     """Checks that documents of another shape are refused, and that a rebuild drops the tables of the earlier arrays."""
     config.write_text(CONFIG.format(view=toml(WITH_SESSIONS)), "utf-8")
-    assert "guests is a view with other nested; use another --to" in run(JOB, config, *MAINTAINED, code=2).lines[0]
+    assert (
+        "guests is a view whose definition differs in: nested; use another --to"
+        in run(JOB, config, *MAINTAINED, code=2).lines[0]
+    )
     run(JOB, config, *MAINTAINED, "--rebuild")
     tables = query(dsn, "SELECT relname FROM pg_class WHERE relname LIKE 'guests%' AND relkind = 'r' ORDER BY 1")
     suffixes = ("", "__deleted", "__progress", "__sessions", "__sessions__deleted")
@@ -340,7 +343,7 @@ def test_on_may_name_only_columns_that_the_view_has() -> None:
 
 def test_a_condition_of_an_array_is_refused(config: Path, run: Run, dsn: str) -> None:
     arguments = [*output("filtered", "guests"), "--available-now"]
-    assert "the view filtered has a `where`; keep a view without it" in run(JOB, config, *arguments, code=2).lines[0]
+    assert "the view filtered has a `where`; use a view without it" in run(JOB, config, *arguments, code=2).lines[0]
 
 
 @pytest.mark.parametrize(

@@ -277,7 +277,7 @@ def test_delta_lake_and_sqlite_follow_a_file_log(
     }
     again = ("--view", "statuses", "--output", "delta", "--to", str(delta))
     assert (
-        "is a view with other columns; use another --to, or run the job once"
+        "is a view whose definition differs in: columns; use another --to, or run the job once"
         in run(JOB, config, *again, code=2).lines[0]
     )
     rebuild = ("--entity", "order", "--output", "delta", "--to", str(delta))
@@ -291,7 +291,10 @@ def test_altered_columns_stop_the_job(config: Path, run: Run, dsn: str, spark: S
     shape = Struct(fields=(*SHAPE.fields, ("extra", Primitive.LONG)))
     grow(config.parent, [[announced(later, shape), later]])
     (line,) = run(JOB, config, *POSTGRES, code=2).lines
-    assert "orders is a view with other columns; use another --to, or run the job once with --rebuild" in line
+    assert (
+        "orders is a view whose definition differs in: columns; use another --to, or run the job once with --rebuild"
+        in line
+    )
     assert query(dsn, "SELECT * FROM orders ORDER BY _key") == before
     run(JOB, config, *POSTGRES, "--rebuild")
     assert query(dsn, "SELECT extra FROM orders WHERE id = 7") == [(1,)]
@@ -333,7 +336,7 @@ def test_lost_history_stops_the_job(config: Path, run: Run, dsn: str, spark: Spa
         ("", ("--view", "nowhere"), 2, r"has no view nowhere; add \[views.nowhere\]"),
         ("", ("--view", "misspelt"), 2, "the entity order has no column statsu; it has: id, status"),
         ("", ("--view", "unknown"), 2, "has no entity room; it has: "),
-        ("", ("--view", "chosen"), 2, "the view chosen has a `where`; keep a view without it"),
+        ("", ("--view", "chosen"), 2, "the view chosen has a `where`; use a view without it"),
         ("", ("--view", "documents", "--output", "delta"), 2, "--output delta keeps no nested arrays; use --output po"),
         (
             "",
@@ -376,8 +379,8 @@ def test_a_refused_run_changes_nothing(
 def test_a_table_that_does_not_fit_the_view_is_refused(config: Path, run: Run, dsn: str) -> None:
     run(JOB, config, *POSTGRES)
     for arguments, message in (
-        (("--view", "statuses"), "orders is a view with other columns; use another --to"),
-        (("--drop-service", "admin"), "orders is a view with other choice; use another --to"),
+        (("--view", "statuses"), "orders is a view whose definition differs in: columns; use another --to"),
+        (("--drop-service", "admin"), "orders is a view whose definition differs in: choice; use another --to"),
     ):
         (line,) = run(JOB, config, *POSTGRES, *arguments, code=2).lines
         assert message in line
@@ -388,7 +391,10 @@ def test_a_table_that_does_not_fit_the_view_is_refused(config: Path, run: Run, d
     with_totals = (*POSTGRES, "--view", "totals")
     assert run(JOB, config, *with_totals, "--rebuild").summary["rows"] > 0
     check_totals(dsn, TotalsConfig(by=("status",), sums=("id",)))
-    assert "orders is a view with other totals; use another --to" in run(JOB, config, *POSTGRES, code=2).lines[0]
+    assert (
+        "orders is a view whose definition differs in: totals; use another --to"
+        in run(JOB, config, *POSTGRES, code=2).lines[0]
+    )
     query(dsn, "ALTER TABLE orders DROP COLUMN note")
     grow(config.parent, [[record(Op.CREATE, '{"id":1,"doc":{}}', key="1", commit=TRANSACTIONS + 1)]])
     assert "the table was altered: run the job once with --rebuild" in run(JOB, config, *with_totals, code=3).lines[0]

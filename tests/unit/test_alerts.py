@@ -12,8 +12,8 @@ from tests.servers import promtool
 
 RULES = Path(__file__).parents[2] / "docs/alerts.yml"
 
-# Prometheus asks each service for its metrics every 15 s. The service `looping` fails 14 s after each start, so each
-# request that reaches it reaches a new process.
+# Prometheus asks each service for its metrics every 15 s. The service `looping` fails 14 s after each start, so no
+# process answers two requests.
 SERIES = """
 rule_files: [{rules}]
 evaluation_interval: 15s

@@ -140,7 +140,7 @@ def test_the_error_for_another_envelope_names_the_reader(
     file.write_text(f'{HEAD}{KAFKA}envelope = "flat"', "utf-8")
     assert cli.main([words[0], "--config", str(file), *words[1:]]) == 2
     assert capsys.readouterr().err == (
-        f'changelog: {reader} reads our own envelope, and [sink] envelope is "flat"; {REMEDY}\n'
+        f'changelog: {reader} reads only envelope = "changelog", but [sink] envelope is "flat"; {REMEDY}\n'
     )
 
 
@@ -149,7 +149,10 @@ def test_schema_files_are_not_compared_with_another_envelope(file: Path, capsys:
     (file.parent / "order.avsc").write_text("{}", "utf-8")
     words = ["schemas", "--config", str(file), "check", "--against", "registry:", str(file.parent / "order.avsc")]
     assert cli.main(words) == 2
-    assert '--against registry:` reads our own envelope, and [sink] envelope is "debezium"' in capsys.readouterr().err
+    assert (
+        '--against registry:` reads only envelope = "changelog", but [sink] envelope is "debezium"'
+        in capsys.readouterr().err
+    )
 
 
 def test_the_error_for_another_envelope_names_the_job(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,5 +163,5 @@ def test_the_error_for_another_envelope_names_the_job(file: Path, capsys: pytest
     file.write_text(f'{HEAD}{KAFKA}envelope = "debezium"', "utf-8")
     for words in ([], ["--dry-run"]):
         assert main(job, ["--config", str(file), *words]) == 2
-        line = f'archive: archive reads our own envelope, and [sink] envelope is "debezium"; {REMEDY}\n'
+        line = f'archive: archive reads only envelope = "changelog", but [sink] envelope is "debezium"; {REMEDY}\n'
         assert capsys.readouterr().err == line

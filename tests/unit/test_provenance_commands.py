@@ -243,7 +243,7 @@ def test_other_envelopes_are_refused(words: str, config_file: Path, capsys: pyte
         CONFIG.replace('path = "log"', 'kind = "kafka", bootstrap_servers = "broker:9092", envelope = "flat"')
     )
     assert cli.main([*words.split(), "--config", str(config_file)]) == 2
-    assert f"`changelog {words.split(maxsplit=1)[0]}` reads our own envelope" in capsys.readouterr().err
+    assert f"`changelog {words.split(maxsplit=1)[0]}` reads only envelope = " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("moment", ["yesterday", "0001-01-01T00:00:00+14:00"])  # the second one is in the year 0 in UTC

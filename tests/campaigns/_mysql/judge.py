@@ -1,4 +1,5 @@
-"""Judges a changelog by its versions: in the database, triggers give each change of a key the next number, its version.
+"""Judges a changelog by the versions of its rows. In the database, triggers number the changes of each key: this number
+is the version.
 
 In the changelog, the changes of each key must have consecutive versions. A row that was read from its table must have
 the version of the key's last published change: then the row includes exactly the changes that were published before it.
@@ -144,9 +145,7 @@ class Reader:
             self._alive.add(name)
 
     def _check_transaction(self, txn: int, position: str, text: str) -> None:
-        """Notes a fault if the commit in this position is not the one in the positions of the transaction's earlier
-        rows.
-        """
+        """Notes a fault if the transaction's first row had another commit in its position than this row."""
         commit = self.transactions.setdefault(txn, position[:25])
         if commit != position[:25]:
             self._verdict.note("wrong", f"{text}; other rows of its transaction are at {commit}")

@@ -47,8 +47,8 @@ def test_topics_are_created_as_configured(settings: KafkaSettings) -> None:
 
 @pytest.mark.usefixtures("starts_servers")
 def test_a_new_topic_limits_the_size_of_messages_as_its_broker_does() -> None:
-    """The sink must not guess this limit. If the guess were too low and `on_too_large` were "dead-letter", the sink
-    would store messages in the dead-letter topic that their own topic would accept.
+    """The sink must not guess this limit. If the guess were too low and `on_too_large` were "dead-letter", messages
+    that their own topic would accept would end up in the dead-letter topic.
     """
     with temporary_broker(kafka_lib(), settings={"message.max.bytes": "3000000"}) as broker:
         client = Client(bootstrap_servers=broker.bootstrap_servers)
@@ -64,8 +64,8 @@ def test_a_new_topic_limits_the_size_of_messages_as_its_broker_does() -> None:
 
 
 def test_a_checkpoint_of_many_tables_is_stored_and_continued(settings: KafkaSettings) -> None:
-    """Not only the service reads the checkpoint and stores it again: `changelog accept` and other commands do so, too,
-    and they do not prepare the sink.
+    """`changelog accept` and other commands also read the checkpoint and store it again, but unlike the service, they
+    do not prepare the sink first.
     """
     large_settings = {f"table_{number}": {"codec": "x" * 1000} for number in range(6_000)}
     with opened(settings) as app_sink:

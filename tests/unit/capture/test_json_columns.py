@@ -1,6 +1,6 @@
 """Tests `Template`, which makes the JSON texts of many rows at once.
 
-In these texts, each value must look as it does when the codec of its column converts the value alone.
+The text of each value must be the same as the text that its column's codec makes from this one value.
 """
 
 from dataclasses import replace

@@ -17,7 +17,9 @@ SENT: Mapping[Flavour, Sequence[str]] = {
     "mariadb": statements("mariadb", (11, 4)),
     "mysql": statements("mysql", (8, 0)),
 }
-"""For each flavour, statements that make its recorded server write every kind of event (see `binlog_statements`)."""
+"""For each flavour, the statements that make a server (MariaDB 11.4, MySQL 8.0) write every kind of event that it can
+write (see `binlog_statements`).
+"""
 
 RECORDINGS: Mapping[str, tuple[str, Sequence[str]]] = {
     "mariadb": ("mariadb", SENT["mariadb"]),

@@ -1,4 +1,4 @@
-"""Tests the changes between two versions of an entity's columns, and which stored columns they make outdated."""
+"""Tests how two versions of an entity's columns are compared, and which columns' published values are out of date."""
 
 from collections.abc import Sequence
 
@@ -41,7 +41,7 @@ def _changes_of(old: str, new: str) -> list[str]:
         ("a b", "a+ b'", ["retyped a", "retyped b"]),
         ("a b c", "a' x c y", ["retyped a", "replaced b x", "added y"]),
         ("a b c", "b a c", ["moved b", "moved a"]),  # the columns exchanged their names
-        ("a b c", "a c b", ["moved c", "moved b"]),  # or b was dropped and then added again
+        ("a b c", "a c b", ["moved c", "moved b"]),  # or b was dropped and added again: the log does not say which
         ("a b c", "a c b+", ["moved c", "retyped b", "moved b"]),
         ("a b c", "b a c d", ["moved b", "moved a", "added d"]),
         ("a b c", "c", ["dropped a", "dropped b"]),  # c has not moved: the columns before it were dropped
@@ -125,7 +125,12 @@ def test_columns_that_exchange_names_are_restated(columns: tuple[Struct, Sequenc
         ("a+", "a", [], ()),
         ("a", "a'", [], ("a",)),
         ("a b", "b a", [], ("b", "a")),
-        ("a b c", "a c b+", [], ("c", "b")),  # b was dropped and added again with a wider type: it is null now
+        (
+            "a b c",
+            "a c b+",
+            [],
+            ("c", "b"),
+        ),  # b was dropped and added again, wider: the table has nulls, stored rows have old values
         ("a b c", "a' x c y", ["y"], ("a", "x", "y")),
     ],
 )

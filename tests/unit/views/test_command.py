@@ -137,7 +137,7 @@ def test_what_is_missing_to_serve_topics_is_named(
         (
             KAFKA.replace('127.0.0.1:9"', '127.0.0.1:9", envelope = "flat"'),
             "heap_mib = 512",
-            'changelog: `changelog views serve` reads our own envelope, and [sink] envelope is "flat"',
+            'changelog: `changelog views serve` reads only envelope = "changelog", but [sink] envelope is "flat"',
         ),
     ],
 )

@@ -1,4 +1,6 @@
-"""Tests which topics can be served, and which of their partitions can have a key."""
+"""Tests which topics can be served, in which of their partitions a key can be, and for which topics a view can choose
+rows by service.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -39,9 +39,9 @@ def claim(query: Query, name: str, *, patience_s: float, own: set[int]) -> None:
     """Takes the lock of the changelog `name` for the session of `query`, and waits for it up to `patience_s` seconds.
 
     A lost session of this process can still have the lock, because the server needs a moment to notice the loss. `own`
-    has the ids of all connections that this process has had. Raises ChangelogError: IN_USE if a session of another
-    process has the lock, CONNECTION if a lost session of this process still has it, or if the lock has just become
-    free.
+    has the ids of all connections that this process has had. If the wait ends without the lock, raises ChangelogError:
+    IN_USE if a session of another process has it; CONNECTION if a lost session of this process still has it, or if it
+    became free just after the wait.
     """
     [(is_ours,)] = query("SELECT GET_LOCK(%s, %s)", (_lock(name), patience_s))
     if is_ours == 1:

@@ -3,8 +3,8 @@
 A transaction is identified by its coordinate in the log. For each snapshot, MariaDB names a place in the log: the
 snapshot sees exactly the commits before this place. MySQL only says which GTIDs were executed before the snapshot was
 taken; the service remembers which GTID it received at each coordinate. Both databases can deliver a commit before they
-make it visible. While a server executes an XA COMMIT, what it says can be wrong: it may already include a commit that
-the snapshot does not see (`xa_commits`).
+make it visible. While a server executes an XA COMMIT, the place or the GTIDs that it reports may already include this
+commit, although the snapshot does not see it yet (`xa_commits`).
 """
 
 from bisect import bisect_left
@@ -64,8 +64,8 @@ class Deliveries:
         """Returns the object for a snapshot that the server will take after this call. That snapshot sees at least the
         transactions of `executed` whose coordinate is less than `end`.
 
-        Of the transactions that were committed in ONE PHASE, it sees at least those of `settled`; None stands for all
-        those of `executed`.
+        There is one exception: of the transactions that were committed in ONE PHASE, it is sure to see only those in
+        `settled`. If `settled` is None, `executed` is used instead.
 
         If the server took the snapshot before the call, a transaction that the snapshot misses could be forgotten
         already.
@@ -117,7 +117,7 @@ class GtidSnapshot:
         self._delivered = deliveries
 
     def sees(self, gtid: str) -> bool:
-        """Returns whether the GTID of a delivered transaction says that the snapshot sees it."""
+        """Returns whether the snapshot sees a delivered transaction, judged only by the GTID, not by the coordinate."""
         return (self._settled if gtid in self._delivered.one_phase else self.executed).contains(gtid)
 
     def misses(self, ids: Ints) -> Mask:

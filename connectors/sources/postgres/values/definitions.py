@@ -113,7 +113,9 @@ class Definitions:
         return definition.types[oid] if certain else in_doubt(definition.types[oid])
 
     def pending(self, oid: int) -> bool:
-        """Returns whether another transaction now alters the type, so that it is uncertain in the current one."""
+        """Returns whether the type is uncertain in the current transaction, because another transaction was altering a
+        type at the last reading.
+        """
         return self._pending and oid in self._oids and not self._choose()[1]
 
     def tracks(self, oid: int) -> bool:
@@ -203,9 +205,9 @@ def read_composites(connection: psycopg.Connection[Any], slot: str, relations: C
 
 
 # The order of the queries matters. A transaction that alters a type holds its lock until other sessions can see its
-# commit, and each query has a snapshot of its own. So if an alteration is in the log before the first query, and its
-# lock is gone at the second, the third query sees the alteration. `bool_and` finds the types that were never altered:
-# all their attributes were created with the type itself.
+# commit, and each query has a snapshot of its own. So if the commit of an alteration is in the log before the first
+# query, and the second query finds no lock, the third query sees the alteration. `bool_and` finds the types that were
+# never altered: all their attributes were created with the type itself.
 _ATTRIBUTES = """
 BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY;
 SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint;

@@ -1,4 +1,7 @@
-"""Reads committed messages of topics, from the offsets of a checkpoint. The consumer joins no consumer group."""
+"""Reads committed messages of topics, from the offsets of a checkpoint. The consumer joins no consumer group.
+
+It only commits its offsets under the name of a group, so that tools can show its lag.
+"""
 
 import time
 from collections import deque
@@ -134,7 +137,8 @@ class TopicsInput:
         return [placed for answer in answers if (placed := self._placed(answer)) is not None]
 
     def _placed(self, answer: KafkaMessage) -> Placed | None:
-        """Returns the client's answer with its progress and its steps; None if the answer brings no new offset.
+        """Returns the client's answer as a `Placed`, whose steps are the offsets by which the part advanced; None if it
+        did not advance.
 
         An answer is a message, or says that a partition was read to its end. That end may be several offsets after the
         last message, because the end of a Kafka transaction takes up an offset without a message.
@@ -220,7 +224,9 @@ class TopicsInput:
         return sum(max(present[part] - int(progress[part_name(part)]), 0) for part in self._first_offsets)
 
     def confirm(self, progress: Progress, steps: int) -> None:  # noqa: ARG002 - a group stores only offsets
-        """See `Input`: commits the offsets to the consumer group. If the client refuses, warns, and commits no more."""
+        """See `Input`: commits the offsets under the name of the group. If the client refuses, warns, and commits no
+        more.
+        """
         self._confirmed = progress
         self._commit()
 
