@@ -26,6 +26,7 @@ from changelog.connectors.servers.unprivileged import SHARE_VARIABLE
 from tests.campaigns._forked import Nursery
 from tests.campaigns._service import Service
 from tests.servers import (
+    FEW_THREADS,
     KEEPING_MESSAGES,
     SERVICE_THREAD,
     SETTINGS,
@@ -206,7 +207,7 @@ server_14, server_15, server_16, server_17 = map(postgres, (14, 15, 16, 17))
 @pytest.fixture(scope="session")
 def broker(starts_servers: None) -> Iterator[Broker]:
     """A broker of Apache Kafka, which runs until the session ends."""
-    with temporary_broker(kafka_lib(), settings=KEEPING_MESSAGES) as running:
+    with temporary_broker(kafka_lib(), settings={**KEEPING_MESSAGES, **FEW_THREADS}) as running:
         yield running
 
 

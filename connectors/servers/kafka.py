@@ -36,6 +36,7 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
     "broker.session.timeout.ms": "3000",  # after a crash, a restart waits until the controller ends the old session
     "group.initial.rebalance.delay.ms": "0",
     "listener.security.protocol.map": "CLIENT:PLAINTEXT,DIRECT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "metadata.max.idle.interval.ms": "0",  # otherwise, an idle broker writes a record twice a second, only for metrics
     "offsets.topic.num.partitions": "5",
     "offsets.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",

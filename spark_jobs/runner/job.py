@@ -45,8 +45,13 @@ SETTINGS = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
-"""Spark settings on which the jobs rely. They override the settings of the cluster."""
+"""Spark settings on which the jobs rely. They override the settings of the cluster.
+
+The last one only saves time: with debugging, pyspark calls Java ten times more for each operation on a column, to note
+the line of our code. Errors of jobs are one line, which never shows that note.
+"""
 
 _LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Loggers to which pyspark writes every error, with a stack trace and values of rows."""
