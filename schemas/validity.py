@@ -84,7 +84,7 @@ class _Walk:
                 yield from self._named(kind, location)
                 yield from _decimal(kind, schema, location)
             case {"type": _}:
-                yield location.fault("the type of an object is not a name")
+                yield location.fault("the member `type` of an object is not the name of a type")
             case dict():
                 yield location.fault("an object has no type")
             case _:

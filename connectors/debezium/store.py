@@ -127,7 +127,7 @@ class FileStore:
         with open(self._history, "rb", closefd=False) as stream:
             text = stream.read()
         if text and not text.endswith(b"\n"):
-            raise self._malformed(f"history.jsonl has no end of a line at byte {size}")
+            raise self._malformed(f"history.jsonl is damaged: no line ends at byte {size}")
         return text.splitlines()
 
     def _append(self, lines: bytes) -> None:

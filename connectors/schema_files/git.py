@@ -75,9 +75,7 @@ class Repository:
             return self._git("merge-base", "HEAD", main).strip(), main
         except ChangelogError as error:
             hint = "fetch more of the history: git fetch --unshallow" if self.is_shallow else "say --against git:REF"
-            raise ChangelogError(
-                Kind.PRECONDITION, f"git has no common commit of HEAD and {main}", hint=hint
-            ) from error
+            raise ChangelogError(Kind.PRECONDITION, f"HEAD and {main} have no common commit", hint=hint) from error
 
     @cached_property
     def is_shallow(self) -> bool:

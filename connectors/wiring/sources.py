@@ -80,9 +80,7 @@ def postgres_settings(
     """
     source = config.source
     if not isinstance(source, PostgresConfig):
-        raise ChangelogError(
-            Kind.USAGE, f'this is only for databases of kind "postgres", and [source] kind is "{source.kind}"'
-        )
+        raise ChangelogError(Kind.USAGE, f'this command is only for PostgreSQL, and [source] kind is "{source.kind}"')
     default_name = config.name.replace("-", "_")
     return Settings(
         name=config.name,

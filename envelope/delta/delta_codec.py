@@ -30,11 +30,17 @@ def encode(delta: Delta) -> bytes:
 
 
 def decode(text: bytes) -> Delta:
-    """Decodes a delta from JSON. Raises ChangelogError, of kind *malformed*, if `text` is not a delta."""
+    """Decodes a delta from JSON.
+
+    Raises ChangelogError: of kind *malformed* if `text` is not a delta, of kind *limit* if it is nested too deeply to
+    be read.
+    """
     try:
         wire = _wire(text)
     except ValueError as error:
         raise ChangelogError(Kind.MALFORMED, "a message is not a delta in JSON") from error
+    except RecursionError as error:
+        raise ChangelogError(Kind.LIMIT, "a delta in JSON is nested too deeply to be read") from error
     patch = parse(wire.patch)
     if not isinstance(patch, list):
         raise ChangelogError(Kind.MALFORMED, "a message is not a delta in JSON")

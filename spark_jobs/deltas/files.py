@@ -5,6 +5,7 @@ partition of each entity; the next run continues from these positions. If a run 
 manifest lists; a later run deletes this folder.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -25,7 +26,7 @@ FORMAT: Final = 1
 DELTAS: Final = "deltas"
 
 GRACE: Final = timedelta(days=1)
-"""A folder that the newest manifest does not list is deleted when one of its files is older than this. Until then, it
+"""A folder that the newest manifest does not list is deleted when its newest file is older than this. Until then, it
 may be from a run that is still writing.
 """
 
@@ -181,10 +182,13 @@ def _line() -> Column:
 
 
 def _clear(store: FolderStore, runs: DeltaRuns, at: datetime) -> None:
+    """Deletes the folders that `runs` does not list and to which nothing was written for `GRACE` before `at`."""
     folders_in_use = {run.path for run in runs.runs}
+    modified_s: dict[str, float] = defaultdict(float)
+    for file in store.files(DELTAS):
+        folder = "/".join(file.path.split("/")[:2])
+        modified_s[folder] = max(modified_s[folder], file.modified_s)
     expired_before_s = (at - GRACE).timestamp()
-    expired_folders = {
-        "/".join(file.path.split("/")[:2]) for file in store.files(DELTAS) if file.modified_s < expired_before_s
-    } - folders_in_use
-    for path in expired_folders:
-        store.delete(path)
+    for folder, newest_s in modified_s.items():
+        if folder not in folders_in_use and newest_s < expired_before_s:
+            store.delete(folder)

@@ -134,6 +134,9 @@ def refuse_dropped(spark: SparkSession, where: Files | Archive, end: Position, w
     """Raises ChangelogError (GAP) if retention may have dropped rows after `end`.
 
     Retention drops the oldest days first. So if a row at or before `end` still exists, no row after `end` is missing.
+    If no such row exists, the error may be a false alarm: if nothing was committed for days after `end`, retention may
+    have dropped only rows up to `end`. The archive does not store how far retention has come.
+
     Rows of the entities `schemas` and `gaps` prove nothing, because retention never drops them. If an archive has only
     such rows, its changes were dropped. Then the last position in the oldest file of the log is compared with `end`.
     `what` comes before `end` in the error's text; an example is `the deltas go up to`.
@@ -147,7 +150,7 @@ def refuse_dropped(spark: SparkSession, where: Files | Archive, end: Position, w
     if earliest is not None and earliest > str(end):
         raise ChangelogError(
             Kind.GAP,
-            f"history lost: {what} {end}, and {path} begins at {earliest}",
+            f"history may be lost: {what} {end}, and {path} begins at {earliest}",
             hint="start again with an empty output",
         )
 

@@ -148,7 +148,7 @@ def test_after_a_crash_at_any_step_the_command_can_be_run_again(
 ) -> None:
     drop_slot(world)
     world.writer.write(10)
-    gap = world.cross_gap(capsys, "does not exist, and the changelog was begun with it", point)
+    gap = world.cross_gap(capsys, "no longer exists, although the changelog was begun with it", point)
     assert (gap.before.epoch, gap.after.epoch) == (1, 2)
     assert gap.before.committed_at is not None
     assert gap.entities == ("guest",)
@@ -232,7 +232,7 @@ def delete_all_files(world: World) -> None:
     [
         (move_slot, "the slot has moved to", "gap:slot-made"),
         (lose_slot, "has lost its log", "gap:slot-dropped"),
-        (drop_publication, "does not exist, and the changelog was begun with it", "gap:slot-made"),
+        (drop_publication, "no longer exists, although the changelog was begun with it", "gap:slot-made"),
         (hide_publication, "the publication did not exist at this point of the log", "gap:slot-dropped"),
         (delete_newest_file, "the slot has moved to", "gap:taken-over"),
         (cut_newest_file, "the slot has moved to", "files:set-aside"),

@@ -244,7 +244,7 @@ def test_a_check_that_has_nothing_to_compare_with_fails(
     repository.write("order")
     repository.commit()
     repository.git("switch", "--quiet", "trunk")
-    assert refused(capsys).startswith("git has no common commit of HEAD and main; say --against git:REF")
+    assert refused(capsys).startswith("HEAD and main have no common commit; say --against git:REF")
 
 
 def test_outside_a_repository_and_without_git_the_error_says_what_to_do(

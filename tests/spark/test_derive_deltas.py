@@ -5,6 +5,7 @@ A *delta* describes, as a patch, what one change did to its row.
 """
 
 import json
+import os
 import random
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from changelog.connectors.sinks.files.sink import FileSink
 from changelog.envelope.columnar import batch
 from changelog.envelope.delta import delta_codec, delta_of
 from changelog.envelope.model import Record
-from changelog.spark_jobs.deltas.files import FAIL_POINTS, newest, read_deltas, write
+from changelog.spark_jobs.deltas.files import DELTAS, FAIL_POINTS, GRACE, newest, read_deltas, write
 from changelog.spark_jobs.derive_deltas import JOB
 from changelog.spark_jobs.reading.read import read_changelog
 from changelog.spark_jobs.reading.where import Files
@@ -108,6 +109,20 @@ def test_a_run_that_stops_before_its_commit_is_repeated(spark: SparkSession, log
     assert list(store.files("deltas")), "the stopped run must have written files, which no manifest lists"
     assert log.run() == 0
     assert len(log.deltas(spark)) == len(log.records)
+
+
+def test_a_folder_that_no_manifest_lists_is_deleted_a_day_after_its_newest_file(spark: SparkSession, log: Log) -> None:
+    """The oldest file does not count, because a run may write for longer than a day."""
+    long_ago_s = (datetime.now(UTC) - 2 * GRACE).timestamp()
+    deltas = log.folder / "out" / DELTAS
+    for path in ("killed/a", "killed/b", "writing/a", "writing/b"):
+        (deltas / path).parent.mkdir(parents=True, exist_ok=True)
+        (deltas / path).touch()
+        if path != "writing/b":
+            os.utime(deltas / path, (long_ago_s, long_ago_s))
+    assert log.run() == 0
+    assert not (deltas / "killed").exists()
+    assert sorted(file.name for file in (deltas / "writing").iterdir()) == ["a", "b"]
 
 
 def test_deltas_can_be_written_as_lines_of_json(spark: SparkSession, log: Log) -> None:

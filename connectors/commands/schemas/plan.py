@@ -83,9 +83,12 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
     if not 0.001 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError("should be between 0.001 and 3600")
+        raise argparse.ArgumentTypeError(f"{text}: must be a number of seconds, from 0.001 to 3600")
     return seconds
 
 

@@ -44,6 +44,15 @@ If a migration is ahead of the task in the queue for the lock, the migration its
 table. The driver holds its lock until the job ends, so a longer wait would not help.
 """
 
+_SNAPSHOT_GONE: Final = (
+    psycopg.errors.InvalidParameterValue,
+    psycopg.errors.UndefinedObject,
+    psycopg.errors.ObjectNotInPrerequisiteState,
+)
+"""The server's errors if a snapshot no longer exists, or if the session that exported it ends just then. Which of the
+first two the server raises depends on its version.
+"""
+
 _NOWHERE = Change(transaction=Transaction(xid=0, name="0", epoch=0, commit=0, committed_at=0), ordinal=0, stamp=None)
 _ORIGIN = Origin(connector="postgres", name="", database="")
 
@@ -108,16 +117,28 @@ class PostgresScan:
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[Connection]:
-        """Yields a session that sees the driver's snapshot. Raises ChangelogError if the driver no longer holds it."""
+        """Yields a session that sees the driver's snapshot. Raises ChangelogError (CONNECTION) if the driver no longer
+        holds it.
+        """
         with contextlib.closing(session(self.dsn)) as connection:
             with translated("importing the snapshot, which the driver holds"):
                 connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'".encode())
                 connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(self.snapshot)))
+                self._import_snapshot(connection)
                 row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
             if row != (self.text,):
                 raise ChangelogError(Kind.MALFORMED, "a task does not see the snapshot that the driver holds")
             yield connection
+
+    def _import_snapshot(self, connection: Connection) -> None:
+        try:
+            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(self.snapshot)))
+        except _SNAPSHOT_GONE as error:
+            raise ChangelogError(
+                Kind.CONNECTION,
+                "the snapshot of the tables no longer exists: the fence has ended, or the server ended its session",
+                hint="run the job again",
+            ) from error
 
 
 def _page_and_item(ctid: str) -> tuple[int, int]:

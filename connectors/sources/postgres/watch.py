@@ -269,7 +269,7 @@ def _no_publication(name: str) -> ChangelogError:
     The hint does not tell people to create the publication again, because the server cannot decode what was written
     while the publication was missing.
     """
-    message = f"publication {name} does not exist, and the changelog was begun with it"
+    message = f"publication {name} no longer exists, although the changelog was begun with it"
     return ChangelogError(Kind.GAP, message, hint=OVER_GAP)
 
 

@@ -153,8 +153,8 @@ def run(world: World, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[
 @pytest.mark.parametrize(
     ("world", "damage", "reason", "points"),
     [
-        ("json", drop_slot, "does not exist, and the changelog was begun with it", FAIL_POINTS[2:4]),
-        ("avro", delete_topic, "does not exist, and the changelog was begun with it", ("gap:taken-over",)),
+        ("json", drop_slot, "no longer exists, although the changelog was begun with it", FAIL_POINTS[2:4]),
+        ("avro", delete_topic, "no longer exists, although the changelog was begun with it", ("gap:taken-over",)),
         ("json", delete_checkpoint, "has no checkpoint of", ("kafka:positioned",)),
         ("json", overwrite_checkpoint, "is not a checkpoint", FAIL_POINTS[3:4]),
         ("json", drop_slot_and_checkpoint, "has no checkpoint of", ("gap:stored",)),

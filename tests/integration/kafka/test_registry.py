@@ -53,6 +53,15 @@ def client_of(url: str, *, auto_register: bool = False) -> Iterator[Registry]:
         yield client
 
 
+def test_a_value_that_ends_inside_the_id_of_its_schema_is_refused(registry: Server, prefix: str) -> None:
+    with client_of(registry.url) as client:
+        values = AvroValues(client, prefix)
+        for size in range(1, 5):
+            with pytest.raises(ChangelogError, match="a message ends inside the id of its schema") as caught:
+                values.decode(bytes(size))
+            assert caught.value.kind is Kind.MALFORMED
+
+
 def test_an_unknown_schema_is_refused_until_it_is_registered(registry: Server, prefix: str) -> None:
     rows = batch.with_shapes(
         batch.from_records([record(Op.UPDATE, '{"id":42,"amount":"13.50"}', '{"id":42,"amount":"NaN"}')]),

@@ -229,7 +229,7 @@ def test_a_topic_that_is_deleted_while_the_service_runs_is_noticed_at_the_next_r
     monkeypatch.undo()
     error = refusal(settings)
     assert error.kind is Kind.GAP
-    assert error.message == f"topic {settings.prefix}.order does not exist, and the changelog was begun with it"
+    assert error.message == f"topic {settings.prefix}.order no longer exists, although the changelog was begun with it"
 
 
 def test_a_checkpoint_without_topic_ids_is_continued_and_gets_them(settings: KafkaSettings) -> None:

@@ -163,7 +163,7 @@ def test_schemas_follow_the_tables(site: InitSite, capsys: pytest.CaptureFixture
     assert site.run("schemas", "generate") == 0
     assert site.run("schemas", "check", "--against", str(site.folder / "before")) == 1
     assert "name" in capsys.readouterr().out
-    assert "this is only for databases of kind" in site.refused("schemas", "plan", "x.sql", code=2)
+    assert "this command is only for PostgreSQL" in site.refused("schemas", "plan", "x.sql", code=2)
 
 
 def test_drop_has_nothing_to_drop(site: InitSite, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,6 +69,7 @@ def test_a_commit_after_a_crash_replaces_the_file_that_the_crash_left(tmp_path: 
         ("offsets.json", b"{", "offsets.json is damaged, or another program wrote it"),
         ("offsets.json", b'{"format":2,"history_bytes":0,"offsets":[]}', "format 2"),
         ("history.jsonl", b"{}\n", "history.jsonl is shorter than"),
+        ("history.jsonl", b"{}" * 100, "history.jsonl is damaged: no line ends at byte"),
     ],
 )
 def test_the_error_names_the_damaged_file(tmp_path: Path, name: str, content: bytes, problem: str) -> None:

@@ -403,6 +403,15 @@ def test_an_invalid_delta_is_refused(junk: bytes) -> None:
     assert caught.value.kind is Kind.MALFORMED
 
 
+@pytest.mark.parametrize("deep_member", ["patch", "provenance", "unknown"])
+def test_a_delta_that_is_nested_too_deeply_is_refused(deep_member: str) -> None:
+    members = {"provenance": "{}", "patch": "[]", deep_member: "[" * 100_000 + "]" * 100_000}
+    text = ",".join(f'"{name}":{value}' for name, value in members.items())
+    with pytest.raises(ChangelogError, match="nested too deeply") as caught:
+        delta_codec.decode(b"{%b}" % text.encode())
+    assert caught.value.kind is Kind.LIMIT
+
+
 def test_an_unpaired_surrogate_is_preserved() -> None:
     envelope = message(Op.CREATE, '{"a":"\\ud800"}')
     encoded = delta_codec.encode(delta_of(envelope))

@@ -114,10 +114,11 @@ def test_an_old_mysql_with_xa_transactions_must_show_prepared_transactions() -> 
     assert failure.hint == "GRANT XA_RECOVER_ADMIN ON *.* TO 'run'@'%'"
 
 
-def test_a_short_retention_is_a_warning() -> None:
-    facts = replace(MYSQL, settings={**SETTINGS, "binlog_expire_logs_seconds": "3600"})
+@pytest.mark.parametrize(("seconds", "duration"), [("3600", "1 hour"), ("5400", "1.5 hours"), ("7200", "2 hours")])
+def test_a_short_retention_is_a_warning(seconds: str, duration: str) -> None:
+    facts = replace(MYSQL, settings={**SETTINGS, "binlog_expire_logs_seconds": seconds})
     [warning] = [finding for finding in server.findings(facts) if finding.status != "ok"]
-    assert (warning.status, warning.message) == ("warn", "the server deletes its binary log after 1 hours")
+    assert (warning.status, warning.message) == ("warn", f"the server deletes its binary log after {duration}")
 
 
 def test_a_version_that_no_server_prints_is_refused() -> None:

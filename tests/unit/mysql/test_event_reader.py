@@ -108,7 +108,7 @@ COMPRESSED = compressed(b"SELECT 1")
     [
         (EventType.QUERY, STATEMENT[:-1] + b"x", "a name without a zero byte after it (byte 33"),
         (EventType.QUERY, b"\0" * 8 + b"\1" + bytes(4) + b"\xff\0", "a name that is not UTF-8 (byte 32"),
-        (EventType.QUERY, bytes(11) + b"\2\0\1\0", "a field of 8 bytes where only 1 are left (byte 33"),
+        (EventType.QUERY, bytes(11) + b"\2\0\1\0", "too few bytes for a field: 8 needed, 1 left (byte 33"),
         (EventType.QUERY_COMPRESSED, STATEMENT + b"\x11\1?", "a compressed record that begins with 0x11 (byte 34"),
         (EventType.QUERY_COMPRESSED, STATEMENT + b"\x81\1?!", "a compressed record that is not a zlib stream (byte 34"),
         (EventType.QUERY_COMPRESSED, STATEMENT + COMPRESSED[:-1], "a compressed record that does not have 8 bytes"),
@@ -116,7 +116,7 @@ COMPRESSED = compressed(b"SELECT 1")
         (EventType.QUERY_COMPRESSED, STATEMENT + b"\x81\7" + COMPRESSED[2:], "that does not have 7 bytes"),
         (EventType.QUERY_COMPRESSED, STATEMENT + b"\x81\x09" + COMPRESSED[2:], "that does not have 9 bytes"),
         (EventType.QUERY_COMPRESSED, STATEMENT + b"\x84\x40\0\0\1", "a compressed record of 1073741825 bytes"),
-        (EventType.WRITE_ROWS, bytes(8) + b"\1\0", "extra data of 1 bytes (byte 27"),
+        (EventType.WRITE_ROWS, bytes(8) + b"\1\0", "an invalid size of extra data, 1 (byte 27"),
         (EventType.WRITE_ROWS_V1, bytes(8) + b"\xfb", "a length that begins with 0xfb (byte 27"),
         (EventType.XA_PREPARE, b"\0" * 5 + b"\x41\0\0\0" + bytes(4), "an XA id of 65 and 0 bytes (byte 24"),
         (EventType.GTID, bytes(25), "the transaction number 0 (byte 36"),
@@ -129,7 +129,7 @@ COMPRESSED = compressed(b"SELECT 1")
         (EventType.HEARTBEAT_V2, b"\1\1a\0", "a heartbeat without a file or a position"),
         (EventType.MARIADB_GTID, bytes(13) + b"\x06" + bytes(8), "the flags 0x6 of a GTID (byte 32"),
         (EventType.MARIADB_GTID, bytes(18) + b"\1", "unknown fields (byte 33"),
-        (EventType.TABLE_MAP, bytes(8) + b"\1d", "a field of 1 bytes where only 0 are left"),
+        (EventType.TABLE_MAP, bytes(8) + b"\1d", "too few bytes for a field: 1 needed, 0 left"),
     ],
 )
 def test_an_error_names_the_problem_and_the_byte(kind: EventType, content: bytes, text: str) -> None:

@@ -46,7 +46,7 @@ PAYLOAD = header(EventType.TRANSACTION_PAYLOAD)
         (packet(PAYLOAD, b"\1\1\1\2\1\0\0?"), "compression is not known"),
         (packet(PAYLOAD, b"\1\1\2\2\1\0\3\1\1\0?"), "whose size field differs"),
         (packet(PAYLOAD, b"\1\2\1\1\0"), "extra bytes after a field"),
-        (packet(PAYLOAD, b"\1\1\1"), "a field of 1 bytes where only 0 are left"),
+        (packet(PAYLOAD, b"\1\1\1"), "too few bytes for a field: 1 needed, 0 left"),
     ],
 )
 def test_a_compressed_transaction_that_no_server_writes_is_refused(content: bytes, text: str) -> None:

@@ -105,9 +105,9 @@ def test_a_table_map_without_names_of_columns_is_refused() -> None:
     ("width", "bitmap", "body", "problem"),
     [
         (2, b"\1", bytes(5), "rows of 2 columns for a table of 1 (byte 0"),
-        (1, b"\1", bytes(4), "a field of 4 bytes where only 3 are left (byte 1"),
-        (1, b"\1", b"", "a field of 1 bytes where only 0 are left (byte 0"),
-        (1, b"\1", bytes(7), "a field of 4 bytes where only 1 are left (byte 6"),
+        (1, b"\1", bytes(4), "too few bytes for a field: 4 needed, 3 left (byte 1"),
+        (1, b"\1", b"", "too few bytes for a field: 1 needed, 0 left (byte 0"),
+        (1, b"\1", bytes(7), "too few bytes for a field: 4 needed, 1 left (byte 6"),
         (1, b"\0", bytes(1), "1 bytes for rows without columns (byte 0"),
     ],
 )

@@ -133,11 +133,11 @@ def mutated(message: Decoded, chance: random.Random) -> bytes:
 @pytest.mark.parametrize(
     ("payload", "text"),
     [
-        (b"", "a length of 1 bytes where only 0 are left (byte 0"),
+        (b"", "too few bytes: 1 needed, 0 left (byte 0"),
         (b"?", "an unknown message kind b'?' (byte 0"),
         (b"I\0\0\0\1K\0\0", "an insert with a tuple of kind b'K' (byte 5"),
         (b"I\0\0\0\1N\0\1b\0\0\0\1x", "a column of kind b'b' (byte 8"),
-        (b"I\0\0\0\1N\0\1t\xff\xff\xff\xffx", "a length of 4294967295 bytes where only 1 are left (byte 13"),
+        (b"I\0\0\0\1N\0\1t\xff\xff\xff\xffx", "too few bytes: 4294967295 needed, 1 left (byte 13"),
         (b"U\0\0\0\1O\0\0X\0\0", "an update with a second tuple of kind b'X' (byte 8"),
         (b"Y\0\0\0\1public\0n\xff\0", "a string that is not UTF-8 (byte 12"),
         (b"Y\0\0\0\1public\0name", "a string without a terminator (byte 12"),

@@ -53,7 +53,7 @@ def test_valid_schemas_have_no_faults(schema: Any) -> None:
         (5, "/", "a type is neither a name, a list nor an object"),
         ("strin", "/", 'there is no type "strin"'),
         ({}, "/", "an object has no type"),
-        (of({"type": {"type": "long"}}), "/fields/a", "the type of an object is not a name"),
+        (of({"type": {"type": "long"}}), "/fields/a", "the member `type` of an object is not the name of a type"),
         ({"type": "recrod", "name": "R", "fields": []}, "/", 'there is no type "recrod"'),
         ({"type": "record", "fields": []}, "/", "a record has no name"),
         (record(name=5), "/", "the name of a record is not a string"),

@@ -274,7 +274,7 @@ def lost(topic: str) -> ChangelogError:
     """Returns the error for a topic that existed when the changelog began, and no longer exists."""
     return ChangelogError(
         Kind.GAP,
-        f"topic {topic} does not exist, and the changelog was begun with it",
+        f"topic {topic} no longer exists, although the changelog was begun with it",
         hint=OVER_GAP,
     )
 

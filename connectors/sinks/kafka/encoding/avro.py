@@ -74,7 +74,7 @@ class AvroValues:
         if not value or value[0] != MAGIC:
             return json_codec.decode(value)
         if len(value) < HEADER_BYTES:
-            raise ChangelogError(Kind.MALFORMED, "a message ends within the id of its schema")
+            raise ChangelogError(Kind.MALFORMED, "a message ends inside the id of its schema")
         return self._codec(int.from_bytes(value[1:HEADER_BYTES], "big")).decode(value[HEADER_BYTES:])
 
     def _values(self, entity: str, shape: Struct | None, rows: pa.RecordBatch) -> list[bytes]:

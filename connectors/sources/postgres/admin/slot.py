@@ -167,7 +167,7 @@ def refuse_lost(conn: psycopg.Connection[Any], name: str) -> None:
     if state is None:
         raise ChangelogError(
             Kind.GAP,
-            f"replication slot {name} does not exist, and the changelog was begun with it",
+            f"replication slot {name} no longer exists, although the changelog was begun with it",
             hint=f"a new slot cannot reach back to what was published; {OVER_GAP}",
         )
     if state.wal_status == LOST:

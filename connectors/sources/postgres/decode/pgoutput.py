@@ -75,7 +75,7 @@ class _Cursor:
 
     def _pass(self, length: int) -> int:
         if length > self.left:
-            raise self.malformed(f"a length of {length} bytes where only {self.left} are left", self.at)
+            raise self.malformed(f"too few bytes: {length} needed, {self.left} left", self.at)
         self.at += length
         return self.at - length
 

@@ -118,9 +118,10 @@ def _retention(facts: ServerFacts) -> Finding:
     seconds = float(facts.setting("binlog_expire_logs_seconds") or 0)
     seconds = seconds or 86_400 * float(facts.setting("expire_logs_days") or 0)
     if 0 < seconds < RETENTION_S:
+        hours = f"{seconds / 3600:.3g}"
         return warn(
             "retention",
-            f"the server deletes its binary log after {seconds / 3600:.3g} hours",
+            f"the server deletes its binary log after {hours} {'hour' if hours == '1' else 'hours'}",
             f"SET GLOBAL binlog_expire_logs_seconds = {RETENTION_S}; a service that is stopped for longer than the "
             "server keeps its log loses changes",
         )

@@ -36,7 +36,7 @@ class Cursor:
         """Skips `size` bytes, and returns where they begin."""
         begin = self.at
         if size > self.end - begin:
-            raise self.malformed(f"a field of {size} bytes where only {self.left} are left")
+            raise self.malformed(f"too few bytes for a field: {size} needed, {self.left} left")
         self.at = begin + size
         return begin
 

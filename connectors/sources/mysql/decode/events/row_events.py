@@ -70,7 +70,7 @@ def _skip_extra_data(cursor: Cursor) -> None:
     begin = cursor.at
     size = cursor.number(2)
     if size < 2:
-        raise cursor.malformed(f"extra data of {size} bytes", begin)
+        raise cursor.malformed(f"an invalid size of extra data, {size}", begin)
     cursor.skip(size - 2)
 
 

@@ -158,7 +158,8 @@ def _patched(before: Image | None, place: int, value: PartialJson) -> bytes:
     """Returns the text of a JSON value that the log has only as differences."""
     old = None if before is None else before[place]
     if not isinstance(old, memoryview):
-        raise ChangelogError(Kind.MALFORMED, "a row has differences of a JSON value, but its old row lacks the value")
+        message = "a row has only the differences of a JSON value, but its old row lacks the value"
+        raise ChangelogError(Kind.MALFORMED, message)
     return apply_diffs(old, value.diffs)
 
 

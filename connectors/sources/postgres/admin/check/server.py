@@ -141,7 +141,7 @@ def slot(facts: ServerFacts, state: SlotState | None, requirements: Requirements
     """Yields findings on whether the slot exists or can be created, and whether it fits the changelog."""
     name = requirements.slot
     if state is None and requirements.through_lsn is not None:
-        yield fail("slot", f"slot {name} is gone, and the changelog was begun with it", OVER_GAP)
+        yield fail("slot", f"slot {name} no longer exists, although the changelog was begun with it", OVER_GAP)
     elif state is None:
         yield from _room_for_a_slot(facts, name)
     elif state.plugin != "pgoutput" or state.database != facts.database or state.two_phase:
