@@ -176,7 +176,12 @@ class MysqlSource:
             dropped=checkpoint.source.get("dropped", ()),
             lower_case_table_names=lower_case_table_names(self._control.query),
         )
-        deliveries = Deliveries(lineage.received, lineage.through or None, self._log_state.undecided_before)
+        deliveries = Deliveries(
+            lineage.received,
+            lineage.through or None,
+            self._log_state.undecided_before,
+            lambda: self._log_state.passed,
+        )
         binder = Binder(hmac_key=settings.hmac_key)
         origin = Origin(
             connector=self._control.flavour.lower(),

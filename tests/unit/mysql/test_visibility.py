@@ -1,14 +1,17 @@
 """Tests how the service finds out which transactions a snapshot of MySQL or MariaDB sees, and which it misses."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pymysql
 import pytest
+from structlog.testing import capture_logs
 
 from changelog.connectors.capture.tables.windows import Visibility
 from changelog.connectors.sources.mysql.session.flavour import Flavour, ServerVersion
 from changelog.connectors.sources.mysql.session.server_errors import XA_REFUSED, translated
+from changelog.connectors.sources.mysql.snapshot import orphans
 from changelog.connectors.sources.mysql.snapshot.chunk_reader import take_snapshot
 from changelog.connectors.sources.mysql.snapshot.visibility import Deliveries, PlaceSnapshot
 from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate
@@ -150,6 +153,20 @@ def test_mariadb_may_miss_what_was_logged_after_a_prepared_transaction_was_absen
     assert take_snapshot(later, later, transactions).misses(ids).tolist() == [False, True, True]  # type: ignore[arg-type]
     later.prepared = []
     assert take_snapshot(later, later, transactions).misses(ids).tolist() == [False, False, True]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("passed", "count"), [(299, 0), (300, 1)])
+def test_mariadb_warns_of_a_prepared_transaction_once_the_stream_has_read_the_log_up_to_its_end(
+    passed: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orphans, "time", SimpleNamespace(monotonic=iter([0.0, 1.0, 11.0]).__next__))
+    transactions = Deliveries(GtidPosition.parse(""), 0, passed=lambda: coordinate(1, passed))
+    place = Place(300, "0-1-7")
+    place.prepared = ["'x'"]
+    with capture_logs() as logs:
+        for _ in range(3):
+            take_snapshot(place, place, transactions)  # type: ignore[arg-type]
+    assert len(logs) == count
 
 
 class OldMysql:

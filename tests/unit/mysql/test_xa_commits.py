@@ -15,12 +15,13 @@ from changelog.connectors.sources.mysql.decode.events.events import XaId
 from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.session.flavour import Flavour
 from changelog.connectors.sources.mysql.snapshot import orphans, xa_commits
-from changelog.connectors.sources.mysql.snapshot.orphans import literal
+from changelog.connectors.sources.mysql.snapshot.orphans import Orphans, literal
 from changelog.connectors.sources.mysql.snapshot.visibility import Deliveries, GtidSnapshot
 from changelog.connectors.sources.mysql.snapshot.xa_commits import SETTLED_AFTER_S, XaCommits, prepared_transactions
 from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
 
 STEPS = 2_000
+ROUNDS = 200
 NAMES = 4
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 
@@ -103,6 +104,51 @@ def test_a_snapshot_sees_the_xa_commits_before_the_place(seed: int, holds: bool)
     assert sorted(lags)[len(lags) // 2] < 100, "the places do not move on"
 
 
+def test_a_warning_names_no_transaction_whose_prepare_the_stream_will_read(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each round, the service begins while the stream lags. The stream does not have the transactions that were
+    prepared at an earlier place. The steps of different threads come in any order; there are ten seconds between them.
+    """
+    rng, now_s, warned = random.Random(seed), 0.0, 0
+    monkeypatch.setattr(orphans, "time", SimpleNamespace(monotonic=lambda: now_s))
+    for _ in range(ROUNDS):
+        server = Server()
+        for _ in range(rng.randrange(1, 30)):
+            server.step(rng)
+        server.held.clear()
+        commits = XaCommits(server.undecided_before, lambda server=server: server.read)  # type: ignore[misc]
+        ends, listed, waiting = dict[int, int](), dict[int, tuple[int, list[XaId], dict[int, int]]](), set[int]()
+        prepares: dict[int, int] | None = None
+        for _ in range(60):
+            now_s += 10
+            for _ in range(rng.randrange(3)):
+                server.step(rng)
+            thread = rng.randrange(3)
+            if thread in waiting:
+                commits.prepared_before(len(server.log))
+                waiting.remove(thread)
+            elif thread in listed:
+                end, xa_ids, prepares_listed = listed.pop(thread)
+                prepares = prepares_listed if prepares is None else prepares
+                with capture_logs() as logs:
+                    if commits.seen_before(end, xa_ids) == 0:
+                        waiting.add(thread)
+                names = [bytes.fromhex(text[2:-1])[0] for event in logs for text in event["transactions"]]
+                assert all(prepares[name] < server.read for name in names)
+                warned += len(logs)
+            elif thread in ends:
+                listed[thread] = ends.pop(thread), [xa_id(name) for name in server.prepared], last_prepares(server)
+            else:
+                ends[thread] = len(server.log)
+    assert warned
+
+
+def last_prepares(server: Server) -> dict[int, int]:
+    """Returns where in the log each transaction was prepared last."""
+    return {name: place for place, (statement, name) in enumerate(server.log) if statement == "PREPARE"}
+
+
 @dataclass(slots=True)
 class Clock:
     """The seconds of `time.monotonic`. A commit of `Server` takes much less than SETTLED_AFTER_S."""
@@ -154,24 +200,40 @@ def test_a_transaction_that_stays_prepared_holds_nothing_up_if_the_stream_has_it
 
 
 def test_table_reads_that_wait_for_a_prepared_transaction_say_for_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The list is read every five seconds. Later, the stream has the transaction as prepared."""
-    now_s, reached = 0.0, 0
+    """The list is read every five seconds. The stream lags for a hundred seconds, and does not have the transaction
+    then. Later, it has the transaction as prepared.
+    """
+    now_s, reached, passed = 0.0, 0, 99
     monkeypatch.setattr(orphans, "time", SimpleNamespace(monotonic=lambda: now_s))
-    commits = XaCommits(lambda _: reached)
+    commits = XaCommits(lambda _: reached, lambda: passed)
     warned_at: list[float] = []
     with capture_logs() as logs:
-        for now_s in np.arange(0, 1500, 5).tolist():
-            commits.seen_before(100, [xa_id(1)])
+        for now_s in np.arange(-100, 1500, 5).tolist():
+            passed = 99 if now_s < 0 else 100
+            if commits.seen_before(100, [xa_id(1)]) == 0:
+                commits.prepared_before(100)
             warned_at += [now_s] * (len(logs) - len(warned_at))
         reached = 90
         commits.seen_before(110, [xa_id(1)])
         reached = 0
-        now_s += 1000
+        now_s += 30
         commits.seen_before(120, [xa_id(1)])
     assert warned_at == [10, 30, 70, 150, 310, 610, 910, 1210]
     assert len(logs) == len(warned_at)
     assert {(event["log_level"], *event["transactions"], event["count"]) for event in logs} == {("warning", "X'01'", 1)}
     assert len({event["since"] for event in logs}) == 1
+
+
+def test_a_wait_that_table_reads_begin_after_a_pause_is_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(orphans, "time", SimpleNamespace(monotonic=lambda: now_s))
+    waits = Orphans()
+    warned_at: list[float] = []
+    with capture_logs() as logs:
+        for now_s in [0.0, 5.0, 4000.0, 4005.0, 4010.0]:
+            waits.wait_for([xa_id(1)])
+            warned_at += [now_s] * (len(logs) - len(warned_at))
+    assert warned_at == [4010]
 
 
 @pytest.mark.parametrize(

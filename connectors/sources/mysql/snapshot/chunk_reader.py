@@ -26,7 +26,7 @@ from changelog.connectors.capture.tables.chunk_threads import ReadChunk
 from changelog.connectors.capture.tables.key_lookup import LookupKeys
 from changelog.connectors.capture.tables.windows import Chunk, Visibility, Windows
 from changelog.connectors.failpoints import Reach, nowhere
-from changelog.connectors.sources.mysql.admin.server_log import end_coordinate, end_place, log_end, snapshot_place
+from changelog.connectors.sources.mysql.admin.server_log import end_coordinate, log_end, snapshot_place
 from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.session.flavour import Flavour
 from changelog.connectors.sources.mysql.session.results import ResultTooLargeError
@@ -179,8 +179,7 @@ def _condition(table: ReadTable, range_: ChunkRange) -> str:
 def take_snapshot(reader: Connection, control: Connection, deliveries: Deliveries) -> Visibility:
     """Begins a transaction of `reader` with a snapshot, and returns what the snapshot sees."""
     if reader.flavour is Flavour.MARIADB:
-        end = end_place(control.query, control.version)
-        seen_before = deliveries.xa_commits.seen_before(end.coordinate, prepared_transactions(control))
+        seen_before = _seen_before(control, deliveries, end_coordinate(control.query, control.version))
         reader.execute(BEGIN)
         return _place_snapshot(reader, deliveries, seen_before)
     if control.version.logs_xa_commits_first:
@@ -198,10 +197,22 @@ def _gtid_snapshot(control: Connection, deliveries: Deliveries) -> GtidSnapshot:
     This is for versions of MySQL with `logs_xa_commits_first`.
     """
     end = log_end(control.query, control.version)
-    seen_before = deliveries.xa_commits.seen_before(end.coordinate, prepared_transactions(control))
+    seen_before = _seen_before(control, deliveries, end.coordinate)
     if deliveries.covered is None and deliveries.received.is_subset(end.gtids):
         deliveries.covered = end.coordinate
     return deliveries.snapshot(end.gtids, seen_before, deliveries.xa_commits.settled(end.gtids))
+
+
+def _seen_before(control: Connection, deliveries: Deliveries, end: int) -> int:
+    """Returns a coordinate: a snapshot that is taken after this call sees every XA COMMIT before it.
+
+    `end` is the end of the log before this call.
+    """
+    xa_commits = deliveries.xa_commits
+    seen_before = xa_commits.seen_before(end, prepared_transactions(control))
+    if seen_before == 0:
+        xa_commits.prepared_before(end_coordinate(control.query, control.version))
+    return seen_before
 
 
 def _place_snapshot(reader: Connection, deliveries: Deliveries, seen_before: int) -> PlaceSnapshot:

@@ -1,8 +1,7 @@
 """Warns of prepared XA transactions for which the reading of tables waits.
 
-The service does not know whether the commit of such an *orphan* is under way: the XA PREPARE is not in the part of the
-log that the stream has read. If it is not in the rest either, tables are read only after somebody has ended the
-transaction.
+The service does not know whether the commit of such an *orphan* is under way, because the stream does not have its XA
+PREPARE and will not read it any more. Tables are read only after somebody has ended the transaction.
 """
 
 import time
@@ -19,6 +18,9 @@ LOG_AGAIN_S: Final = (10.0, 300.0)
 one before.
 """
 
+PAUSED_S: Final = 60.0
+"""After how many seconds without a call a wait is a new one, because tables were not to be read meanwhile."""
+
 NAMED_MAX: Final = 3
 """How many transactions a warning names."""
 
@@ -30,15 +32,16 @@ class Orphans:
 
     def __init__(self) -> None:
         self._since: datetime | None = None
-        self._log_at, self._log_again_s = 0.0, LOG_AGAIN_S[0]
+        self._called_at, self._log_at, self._log_again_s = 0.0, 0.0, LOG_AGAIN_S[0]
 
     def wait_for(self, xa_ids: Sequence[XaId]) -> None:
-        """Records that table reads wait for these transactions now; for none if `xa_ids` is empty."""
+        """Records that table reads wait for these orphans now; for none if `xa_ids` is empty."""
+        now, called_at = time.monotonic(), self._called_at
+        self._called_at = now
         if not xa_ids:
             self._since = None
             return
-        now = time.monotonic()
-        if self._since is None:
+        if self._since is None or now - called_at > PAUSED_S:
             self._since = datetime.now(UTC)
             self._log_at, self._log_again_s = now + LOG_AGAIN_S[0], LOG_AGAIN_S[0]
         if now < self._log_at:

@@ -34,14 +34,18 @@ class Deliveries:
     The thread that reads the stream adds transactions, and other threads take snapshots. A transaction is forgotten
     when all snapshots in use see it. `received` has the transactions that were delivered before the stream was opened.
     All of these come before the coordinate `covered`; it is None while no such coordinate is known. `xa_commits` finds
-    out which XA COMMITs a snapshot surely sees; see there for `undecided_before`.
+    out which XA COMMITs a snapshot surely sees; see there for `undecided_before` and `passed`.
     """
 
     def __init__(
-        self, received: Gtids, covered: int | None, undecided_before: Callable[[XaId], int] = lambda _: 0
+        self,
+        received: Gtids,
+        covered: int | None,
+        undecided_before: Callable[[XaId], int] = lambda _: 0,
+        passed: Callable[[], int] = lambda: 0,
     ) -> None:
         self.received, self.covered = received, covered
-        self.xa_commits = XaCommits(undecided_before)
+        self.xa_commits = XaCommits(undecided_before, passed)
         self._lock = Lock()
         self._coordinates: list[int] = []
         self._gtids: list[str] = []

@@ -49,15 +49,18 @@ class XaCommits:
     """Knows where in the log the XA COMMITs of the prepared transactions can be. Several threads use it.
 
     `undecided_before` takes the id of a transaction, and returns a coordinate: from its PREPARE up to there, the
-    transaction was not committed. The coordinate is 0 if nothing is known.
+    transaction was not committed. The coordinate is 0 if nothing is known. `passed` returns a coordinate before which
+    the stream has read everything; see `LogState.passed`.
     """
 
-    def __init__(self, undecided_before: Callable[[XaId], int]) -> None:
-        self._undecided_before = undecided_before
+    def __init__(self, undecided_before: Callable[[XaId], int], passed: Callable[[], int] = lambda: 0) -> None:
+        self._undecided_before, self._passed = undecided_before, passed
         self._lock = Lock()
         self._end = 0
         self._places: dict[XaId, int] = {}
         self._orphans = Orphans()
+        self._prepared_before: int | None = None
+        """The first coordinate that `prepared_before` got."""
         self._settled: Gtids = GtidSet(intervals={})
         self._executed: Gtids = self._settled
         self._settled_at = 0.0
@@ -66,15 +69,29 @@ class XaCommits:
     def seen_before(self, end: int, prepared: Sequence[XaId]) -> int:
         """Returns a coordinate: a snapshot that is taken after this call sees every XA COMMIT before it.
 
-        The log ended at `end` or later when the list `prepared` was read. The result is 0 if nothing is known.
+        The log ended at `end` or later when the list `prepared` was read. The result is 0 if nothing is known of a
+        transaction in the list; then call `prepared_before`.
         """
         with self._lock:
+            passed = self._passed()  # comes before `undecided_before`: between the calls, the stream may read a PREPARE
             self._places = {
                 xa_id: max(self._places.get(xa_id, self._end), self._undecided_before(xa_id)) for xa_id in prepared
             }
             self._end = end
-            self._orphans.wait_for([xa_id for xa_id, place in self._places.items() if place == 0])
+            is_behind = self._prepared_before is None or passed < self._prepared_before
+            self._orphans.wait_for([] if is_behind else [xa_id for xa_id, place in self._places.items() if place == 0])
             return min([end, *self._places.values()])
+
+    def prepared_before(self, end: int) -> None:
+        """Takes the end of the log. It was queried after the list of a call of `seen_before` that returned 0.
+
+        The transactions of which nothing is known are in all lists, so they were prepared before `end`. If the stream
+        has passed `end` and does not have them, it will not read their PREPARE any more. Only then, a warning names
+        them.
+        """
+        with self._lock:
+            if self._prepared_before is None:
+                self._prepared_before = end
 
     def settled(self, executed: Gtids) -> Gtids:
         """Returns transactions whose GTIDs were among the executed ones SETTLED_AFTER_S ago.
