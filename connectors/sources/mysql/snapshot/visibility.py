@@ -35,6 +35,9 @@ class Deliveries:
     when all snapshots in use see it. `received` has the transactions that were delivered before the stream was opened.
     All of these come before the coordinate `covered`; it is None while no such coordinate is known. `xa_commits` finds
     out which XA COMMITs a snapshot surely sees; see there for `undecided_before` and `passed`.
+
+    Transactions are forgotten in the order of the log. So one that a snapshot may miss keeps all later ones: after a
+    commit in ONE PHASE, the coordinates and GTIDs of one to two minutes stay in memory (`XaCommits.settled`).
     """
 
     def __init__(

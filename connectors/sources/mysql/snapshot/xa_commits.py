@@ -17,7 +17,7 @@ The snapshot sees every XA COMMIT before all of these places.
 
 MySQL before 8.0.30 lists an XA COMMIT in ONE PHASE only after it has added the GTID to the executed ones. So the list
 does not help in between. But the stream knows which transactions were committed in ONE PHASE. Such a transaction counts
-as seen only if its GTID was among the executed ones a minute before the snapshot.
+as seen only if its GTID was among the executed ones at least a minute before the snapshot.
 """
 
 import time
@@ -97,7 +97,8 @@ class XaCommits:
         """Returns transactions whose GTIDs were among the executed ones SETTLED_AFTER_S ago.
 
         A snapshot that is taken after this call sees them even if they were committed in ONE PHASE. `executed` has the
-        GTIDs that are executed now.
+        GTIDs that are executed now. A transaction is returned once its GTID has been among them for one to two times
+        SETTLED_AFTER_S, or for longer if the calls are further apart.
         """
         with self._lock:
             now = time.monotonic()
