@@ -13,10 +13,13 @@ import pytest
 from changelog.connectors import config, gaps
 from changelog.connectors.failpoints import nowhere
 from changelog.connectors.servers.mysql import MysqlServer
+from changelog.connectors.sources.mysql.snapshot import orphans
 from changelog.envelope.errors import Kind
 from tests.integration.mysql.site import MysqlSite
 from tests.patience import until
-from tests.servers.mysql import EVERY_VERSION, fresh_mysql_database
+from tests.servers.mysql import EVERY_VERSION, FLAVOURS, fresh_mysql_database, on_versions
+
+WAITING = "table reads wait for prepared XA transactions"
 
 ITEM = """
 [entities.item]
@@ -151,6 +154,23 @@ def test_xa_transactions_are_published_when_they_are_committed(site: MysqlSite) 
     assert site.ops("item")[50:] == [
         ("update", "1"), ("create", "101"), ("update", "1"), ("create", "103"), ("create", "104"),
     ]  # fmt: skip
+
+
+@on_versions(*FLAVOURS)
+def test_table_reads_wait_for_a_transaction_that_was_prepared_before_the_changelog_began(
+    site: MysqlSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first warning comes at once, instead of after ten seconds."""
+    monkeypatch.setattr(orphans, "LOG_AGAIN_S", (0.0, 0.0))
+    site.sql("XA START 'early'", "DELETE FROM item WHERE id = 1", "XA END 'early'", "XA PREPARE 'early'")
+    with site.running() as service:
+        try:
+            service.until(lambda: WAITING in {event["event"] for event in service.events()})
+            assert not site.messages("item")
+        finally:
+            site.sql("XA ROLLBACK 'early'")
+        service.until(site.is_read)
+    assert site.is_exact("item")
 
 
 @EVERY_VERSION
