@@ -9,8 +9,8 @@ Kafka Streams does not notice. So such stores are deleted, and restored from the
 
 Nothing on disk says how old an offset is. So the folder stores a time: the stores have all messages before this time.
 
-While Kafka Streams runs, RocksDB collects entries in memory and writes them when it likes. A process that crashes loses
-what is not written. So before a time is stored, RocksDB must have written everything that the stores had at that time.
+While Kafka Streams runs, RocksDB collects changes in memory and writes them when it likes. A process that crashes loses
+what is not written. So a time is stored only after RocksDB was made to write everything (`RocksDbStores.flush`).
 """
 
 import os
@@ -20,7 +20,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -68,37 +67,6 @@ class Owner:
     tombstones_s: float
 
 
-class Memtables(NamedTuple):
-    """The number of entries that a store of RocksDB has only in memory: in the memtable that takes new entries
-    (`active`), and in those that are full and will be written next (`immutable`).
-    """
-
-    active: int
-    immutable: int
-
-
-class _Unwritten:
-    """The stores that have not yet written everything that they had at one time: all messages before `complete_at_s`.
-    `memtables` are those of each store at this time.
-    """
-
-    def __init__(self, complete_at_s: float, memtables: Mapping[str, Memtables]) -> None:
-        self.complete_at_s, self.stores = complete_at_s, memtables.keys()
-        # For each store that has not written everything: the entries in the memtable that was active at that time, or 0
-        # if this memtable was empty or takes no more entries.
-        self._active = {store: counts.active for store, counts in memtables.items()}
-
-    def are_written(self, memtables: Mapping[str, Memtables]) -> bool:
-        """Returns whether all stores have written what they had. `memtables` are those that they have now."""
-        for store, active in list(self._active.items()):
-            now = memtables[store]
-            # A memtable with fewer entries than before is a new one, so the one before is immutable or written.
-            self._active[store] = now.active if 0 < active <= now.active else 0
-            if self._active[store] == now.immutable == 0:
-                del self._active[store]
-        return not self._active
-
-
 class Claim:
     """A claimed folder: `stores` is inside it, and so is `libraries`, for a library that RocksDB unpacks. `topics` are
     the names of the topics, in the order in which they were first served.
@@ -107,20 +75,6 @@ class Claim:
     def __init__(self, path: Path, marker: _Marker) -> None:
         self.stores, self.libraries, self.topics = path / _STORES, path / _LIBRARIES, tuple(marker.topics)
         self._path, self._marker = path, marker
-        self._unwritten: _Unwritten | None = None
-
-    def running(self, complete_at_s: float, memtables: Mapping[str, Memtables]) -> None:
-        """Notes that the running stores have all messages before a time. `memtables` are those of each store, counted
-        after this was so.
-
-        A later call stores the time, once RocksDB has written these messages. Raises ChangelogError (STORAGE).
-        """
-        # Stores come and go when partitions move between instances.
-        if self._unwritten is None or self._unwritten.stores != memtables.keys():
-            self._unwritten = _Unwritten(complete_at_s, memtables)
-        elif self._unwritten.are_written(memtables):
-            self.stored(self._unwritten.complete_at_s)
-            self._unwritten = None
 
     def size(self) -> int:
         """Returns how many bytes the stores have on disk."""

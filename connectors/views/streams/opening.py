@@ -191,14 +191,18 @@ class _Opening:
 
 def _note(tables: KafkaTables, claim: Claim | None, complete_s: float) -> None:
     if claim is not None:
-        claim.running(complete_s, tables.memtables())
+        tables.flush()
+        claim.stored(complete_s)
 
 
 def _close(tables: KafkaTables, progress: TablesProgress, claim: Claim | None) -> None:
     progress.close()
     complete_s = progress.complete_s()
-    if tables.close() and claim is not None and complete_s is not None:
-        claim.stored(complete_s)
+    try:
+        if complete_s is not None:
+            _note(tables, claim, complete_s)
+    finally:
+        tables.close()
 
 
 def other_instances(settings: ServeConfig) -> OtherInstances | None:

@@ -22,7 +22,6 @@ import structlog
 
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.views.streams.failures import Failures, text_of
-from changelog.connectors.views.streams.folder import Memtables
 from changelog.connectors.views.streams.java import Threads, start_yielding
 from changelog.connectors.views.streams.listeners import (
     Restoration,
@@ -33,7 +32,7 @@ from changelog.connectors.views.streams.listeners import (
 )
 from changelog.connectors.views.streams.placement import Need, Placement, part_of
 from changelog.connectors.views.streams.service_filter import times_of_included
-from changelog.connectors.views.streams.stores import Stores, memtables
+from changelog.connectors.views.streams.stores import PartitionStore, RocksDbStores
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.service_choice import ALL_SERVICES, ServiceChoice
 
@@ -170,8 +169,9 @@ class KafkaTables:
         )
         self._was_ready = False
         self._state = ""  # kept here, because each call of Java makes a request wait for Python's lock once more
-        self._stores: dict[tuple[str, int, bool], Stores] = {}
+        self._stores: dict[tuple[str, int, bool], PartitionStore] = {}
         self._small_stores: dict[str, Any] = {}
+        self._rocksdb = RocksDbStores()
         self._streams_package = jpype.JPackage("org").apache.kafka.streams
         self._bytes_of: Any = jpype.JArray(jpype.JByte)
         self._properties = jpype.JClass("java.util.Properties")()
@@ -230,10 +230,11 @@ class KafkaTables:
         """Returns the partitions for which this process is a standby. Each has all messages before the given offset."""
         return self._placement.standbys()
 
-    def memtables(self) -> Mapping[str, Memtables]:
-        """Returns what each store on disk has only in memory, by the names of its task and its table."""
-        with self._asking("all views"):
-            return memtables(self._streams)
+    def flush(self) -> None:
+        """Writes all stores to disk. Raises ChangelogError if one of them cannot be written."""
+        self._threads.enter()
+        with _translated("writing rows to disk"):
+            self._rocksdb.flush()
 
     def learn(self) -> None:
         """Asks Kafka Streams which offsets this process has committed, before readers need them."""
@@ -259,11 +260,7 @@ class KafkaTables:
         Raises RestoringError if the table still lacks this after a moment.
         """
         with self._asking(table):
-            store = self._store(table, partition, need)
-            rows = store.get()
-            values = [rows.get(self._bytes_of(key)) for key in keys]
-            store.refuse_closed()
-            return [None if value is None else bytes(value) for value in values]
+            return self._store(table, partition, need).get_batch(keys)
 
     def get_small(self, table: str, key: bytes) -> tuple[bytes, float] | None:
         """Returns the last message of a key in a small table, with its time in seconds since 1970."""
@@ -278,31 +275,20 @@ class KafkaTables:
         `get_batch`.
         """
         with self._asking(table):
-            store = self._store(table, partition, need)
-            pairs = store.get().range(self._bytes_of(begin), None)
-            try:
-                while pairs.hasNext():
-                    pair = pairs.next()
-                    yield bytes(pair.key), bytes(pair.value)
-                store.refuse_closed()
-            finally:
-                pairs.close()
+            yield from self._store(table, partition, need).scan(begin)
 
-    def close(self) -> bool:
+    def close(self) -> None:
         """Ends Kafka Streams. The process leaves its group only if there are no other instances: they would take its
         partitions over at once, even if the process is only restarted.
-
-        Returns whether all tables were stored together with their offsets.
         """
         self._failures.end()
         timeout = jpype.JClass("java.time.Duration").ofMillis(int(CLOSE_S * 1000))
         leaves = self._failures.error is None and self._settings.advertised is None
         options = self._streams_package.KafkaStreams.CloseOptions().timeout(timeout).leaveGroup(leaves)
         with _translated("ending Kafka Streams"):
-            is_closed = bool(self._streams.close(options))
+            is_closed = self._streams.close(options)
         if not is_closed:
             _log.warning("kafka streams did not end in time", seconds=CLOSE_S)
-        return is_closed and not self._failures.has_failed_thread
 
     def _member_names(self) -> Sequence[str]:
         """Returns the names of the members of the application's group. Java asks, because librdkafka's admin client has
@@ -341,17 +327,21 @@ class KafkaTables:
         if self._settings.keys_max is not None and not is_small:
             stores = self._streams_package.state.Stores
             return materialized.as_(stores.lruMap(table, jpype.JInt(self._settings.keys_max)))
-        types, in_memory = materialized.StoreType, self._settings.folder is None or is_small
-        return materialized.as_(table).withStoreType(types.IN_MEMORY if in_memory else types.ROCKS_DB)
+        if self._settings.folder is None or is_small:
+            return materialized.as_(table).withStoreType(materialized.StoreType.IN_MEMORY)
+        return materialized.as_(self._rocksdb.supplier(table))
 
-    def _store(self, table: str, partition: int, need: Need | None) -> Stores:
+    def _store(self, table: str, partition: int, need: Need | None) -> PartitionStore:
         """Returns a store of the partition that has what `need` describes; if that is None, maybe a standby's store."""
         if need is not None and not self._placement.await_offset(self.part(table, partition), need):
             raise restoring(table)
         key = table, partition, need is None
         store = self._stores.get(key)
         if store is None:
-            store = self._stores[key] = Stores(self._streams, table, partition, standby_too=need is None)
+            in_memory = self._settings.folder is None and self._settings.keys_max is None
+            store = self._stores[key] = PartitionStore(
+                self._streams, table, partition, standby_too=need is None, in_memory=in_memory
+            )
         return store
 
     def _small_store(self, table: str) -> Any:

@@ -108,12 +108,19 @@ class Api:
             return Got(status=answer.status, headers=answer.headers, body=answer.read())
 
     def rows(self, target: str) -> list[Any]:
-        """Returns the rows of the page at an address and of all pages after it."""
+        """Returns the rows of the page at an address and of all pages after it. Asks again while partitions move."""
         rows: list[Any] = []
+        page = Got(status=503, headers=http.client.HTTPMessage(), body=b"")
+
+        def is_answered() -> bool:
+            nonlocal page
+            page = self.get(target)
+            return page.status != 503
+
         while target:
-            page = self.get(target).json
-            rows += page["rows"]
-            target = page["next"]
+            until(is_answered, f"the rows of {target} cannot be read")
+            rows += page.json["rows"]
+            target = page.json["next"]
         return rows
 
 

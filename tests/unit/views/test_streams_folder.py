@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from changelog.connectors.views.streams.folder import Memtables, Owner, claimed
+from changelog.connectors.views.streams.folder import Owner, claimed
 from changelog.envelope.errors import ChangelogError, Kind
 
 OWNER = Owner(application="booking-views", cluster="c1", topics={"booking.order": "id-1"}, tombstones_s=86_400.0)
@@ -80,43 +80,6 @@ def test_stores_are_as_new_as_the_newest_time_that_was_noted(folder: Path) -> No
         claim.stored(time.time() - 60_000)  # the newest time counts
     age(folder, 40_000)
     assert claimed_stores(folder, OWNER) == (True, None)
-
-
-def stored_at(folder: Path, *memtables: dict[str, tuple[int, int]]) -> int | None:
-    """Runs stores that have these memtables (active, immutable), one after another. The stores have all messages
-    before second 1 when they have the first memtables, before second 2 when they have the next, and so on.
-
-    Returns the second before which they have all messages on disk; None if no time was stored.
-    """
-    begin_s = complete_at_s(folder)
-    with claimed(folder, OWNER) as claim:
-        for second, counts in enumerate(memtables, 1):
-            claim.running(begin_s + second, {store: Memtables(*count) for store, count in counts.items()})
-    stored_s = round(complete_at_s(folder) - begin_s)
-    return stored_s or None
-
-
-def complete_at_s(folder: Path) -> float:
-    return float(json.loads((folder / "changelog.json").read_text("utf-8"))["complete_at_s"])
-
-
-def test_a_time_of_running_stores_counts_once_the_memtables_of_that_time_are_written(folder: Path) -> None:
-    assert stored_at(folder, {"a": (5, 0)}, {"a": (5, 0)}, {"a": (9, 0)}) is None
-    assert stored_at(folder, {"a": (5, 0)}, {"a": (6, 0)}, {"a": (2, 0)}) == 1
-    assert stored_at(folder, {"a": (5, 0)}, {"a": (2, 6)}, {"a": (3, 6)}) is None  # the full memtable is not written
-    assert stored_at(folder, {"a": (5, 0)}, {"a": (2, 6)}, {"a": (3, 0)}) == 1
-    assert stored_at(folder, {"a": (0, 4)}, {"a": (7, 4)}) is None
-    assert stored_at(folder, {"a": (0, 4)}, {"a": (7, 0)}) == 1
-    assert stored_at(folder, {"a": (0, 0)}, {"a": (7, 0)}) == 1  # had nothing that was not written
-    assert stored_at(folder, {"a": (0, 0)}, {"a": (7, 0)}, {"a": (0, 0)}, {"a": (0, 0)}) == 3
-
-
-def test_a_time_counts_only_if_all_stores_have_written_what_they_had(folder: Path) -> None:
-    assert stored_at(folder, {"a": (5, 0), "b": (8, 0)}, {"a": (1, 0), "b": (8, 0)}) is None
-    assert stored_at(folder, {"a": (5, 0), "b": (8, 0)}, {"a": (1, 0), "b": (8, 0)}, {"a": (9, 0), "b": (2, 0)}) == 1
-    assert stored_at(folder, {"a": (5, 0)}, {"a": (1, 0), "b": (8, 0)}, {"a": (1, 0), "b": (8, 0)}) is None
-    assert stored_at(folder, {"a": (5, 0)}, {"a": (1, 0), "b": (0, 0)}, {"a": (0, 0), "b": (0, 0)}) == 2
-    assert stored_at(folder, {"a": (0, 0), "b": (8, 0)}, {"a": (0, 0)}, {"a": (0, 0)}) == 2
 
 
 def test_a_folder_of_another_owner_is_refused(folder: Path, tmp_path: Path) -> None:
