@@ -1,6 +1,6 @@
 """Applies changes to a maintained view, batch after batch."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -18,10 +18,28 @@ from changelog.envelope.model import Op
 from changelog.spark_jobs.maintaining.parts import Path, ViewPart
 from changelog.spark_jobs.maintaining.progress import REBUILD, Checkpoint, ViewProgress, WaitingChanges
 from changelog.spark_jobs.maintaining.target import ArrayStates, StateBatch, ViewTarget
-from changelog.spark_jobs.views.transforms import Chosen, folded, is_chosen
+from changelog.spark_jobs.views.transforms import Chosen, folded, in_other_partitions, is_chosen
 
 FORGET_EVERY: Final = timedelta(hours=1)
 """How often a target removes its markers of rows that were deleted long ago."""
+
+_LACKS: Final = "NOT _begun AND size(_unavailable) > 0"
+"""The condition that a state lacks values, which may come from the row in the target."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """The states of a part: how many keys were deleted, and how many were not (`rows`). `lacking` is the number of
+    states that lack values.
+    """
+
+    rows: int
+    deleted: int
+    lacking: int
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.rows and not self.deleted
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,27 +89,57 @@ class MaintainedView:
                 truncated[mark["entity"]] = max(mark["position"], truncated.get(mark["entity"], ""))
         truncated_now = {**self.progress.truncated, **truncated}
         progress = replace(self.progress, checkpoint=checkpoint, truncated=truncated_now, waiting=waiting)
-        self._apply(rows.where(is_chosen(self.choice)), truncated, progress)
+        counts = self._apply(rows.where(is_chosen(self.choice)), truncated, progress)
+        self.rows += sum(counts_of_part.rows for counts_of_part in counts)
+        self.deleted += sum(counts_of_part.deleted for counts_of_part in counts)
         self.progress = progress
         self.batches += 1
         self.reach("view:applied")
         self._forget()
 
-    def _apply(self, changes: DataFrame, truncated: Mapping[str, str], progress: ViewProgress) -> None:
+    def _apply(
+        self, changes: DataFrame, truncated: Mapping[str, str], progress: ViewProgress, *, is_last: bool = True
+    ) -> Collection[_Counts]:
+        """Applies changes. Stores the progress only if `is_last` is true. Returns the counts of all parts.
+
+        A key's changes can be in several partitions: a row that is moved, or created again, may get another one. If the
+        last state of a key lacks values, they come from the row in the target, not from other partitions. These may be
+        read late, so their changes of the key may be older than the row. But the row may also lack these changes. So
+        they are applied first.
+        """
         states = {part.path: _states(part, changes, progress).persist() for part in self.parts}
         try:
             counts = {path: _counts(states_of_part) for path, states_of_part in states.items()}
-            self.target.apply(self._batch(states, counts, truncated, progress))
+            if any(counts_of_part.lacking for counts_of_part in counts.values()):
+                self._apply_other_partitions(states, changes, truncated, progress)
+            self.target.apply(self._batch(states, counts, truncated, progress if is_last else self.progress))
         finally:
             for states_of_part in states.values():
                 states_of_part.unpersist()
-        self.rows += sum(counts_of_part[False] for counts_of_part in counts.values())
-        self.deleted += sum(counts_of_part[True] for counts_of_part in counts.values())
+        return counts.values()
+
+    def _apply_other_partitions(
+        self, states: Mapping[Path, DataFrame], changes: DataFrame, truncated: Mapping[str, str], progress: ViewProgress
+    ) -> None:
+        """Applies the changes of keys whose `states` lack values, from other partitions than that of the state."""
+        keys = reduce(
+            DataFrame.unionByName,
+            (
+                states[part.path].where(_LACKS).select(F.lit(part.entity).alias("entity"), F.col("_key").alias("key"))
+                for part in self.parts
+            ),
+        )
+        others = in_other_partitions(changes, keys).persist()
+        try:
+            if not others.isEmpty():
+                self._apply(others, truncated, progress, is_last=False)
+        finally:
+            others.unpersist()
 
     def _batch(
         self,
         states: Mapping[Path, DataFrame],
-        counts: Mapping[Path, Mapping[bool, int]],
+        counts: Mapping[Path, _Counts],
         truncated: Mapping[str, str],
         progress: ViewProgress,
     ) -> StateBatch:
@@ -99,13 +147,13 @@ class MaintainedView:
         return StateBatch(
             columns=view.columns,
             states=states[view.path],
-            has_deletes=counts[view.path][True] > 0,
+            has_deletes=counts[view.path].deleted > 0,
             truncated=truncated.get(view.entity),
             progress=progress.to_json(),
             arrays={
                 part.path: ArrayStates(
                     states=states[part.path],
-                    is_empty=not any(counts[part.path].values()),
+                    is_empty=counts[part.path].is_empty,
                     truncated=truncated.get(part.entity),
                 )
                 for part in arrays
@@ -142,11 +190,11 @@ def _is_newer(entity: str, truncated: Mapping[str, str]) -> Expression:
 
 def _states(part: ViewPart, changes: DataFrame, progress: ViewProgress) -> DataFrame:
     is_change = _is_newer(part.entity, progress.truncated) & (F.col("key") != TRUNCATE_KEY)
-    return folded(changes.where(is_change), part.columns)
+    return folded(changes.where(is_change), part.columns, from_one_partition=True)
 
 
-def _counts(states: DataFrame) -> Mapping[bool, int]:
-    """Returns how many keys were deleted (True), and how many were not (False)."""
-    is_deleted = (F.col("_op") == Op.DELETE.value).alias("deleted")
-    counts = {row["deleted"]: row["count"] for row in states.groupBy(is_deleted).count().collect()}
-    return {deleted: counts.get(deleted, 0) for deleted in (False, True)}
+def _counts(states: DataFrame) -> _Counts:
+    is_deleted = F.col("_op") == Op.DELETE.value
+    counts = (F.count_if(condition) for condition in (~is_deleted, is_deleted, F.expr(_LACKS)))
+    [row] = states.select(*counts).collect()
+    return _Counts(*row)

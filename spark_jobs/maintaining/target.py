@@ -73,7 +73,8 @@ class StateBatch:
     `states` is cached, and has at most one row for each key. Its columns are the view's `columns`, then the columns of
     `changelog.envelope.states.fold.ABOUT`, then `_begun`. For a deleted key, `_op` is "delete". If the batch has a
     truncate of the entity's table, `truncated` is the position of the last one, and all `states` are newer. `progress`
-    is the text that the target stores. `arrays` is empty unless `TargetSettings` has arrays.
+    is the text that the target stores; it may be the text that the target has stored already. `arrays` is empty unless
+    `TargetSettings` has arrays.
     """
 
     columns: Sequence[Column]

@@ -86,13 +86,26 @@ def latest(changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) 
     return folded(_without_truncated(changes), columns, raw=raw)
 
 
-def folded(changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) -> DataFrame:
+def folded(
+    changes: DataFrame, columns: Sequence[Column], *, raw: bool = False, from_one_partition: bool = False
+) -> DataFrame:
     """Does the same as `latest`, but needs one Spark job less. `changes` must contain no truncates, and no changes
-    before a truncate.
+    before a truncate. With `from_one_partition`, a state has only values from the partition of the key's newest change.
     """
     schema = schema_of(columns, raw=raw)
     fold_states = partial(fold.fold, columns=tuple(columns), schema=schema, raw=raw)
-    return _newest(changes).mapInArrow(fold_states, from_arrow_schema(schema))
+    newest = _newest(changes, from_one_partition=from_one_partition)
+    return newest.mapInArrow(fold_states, from_arrow_schema(schema))
+
+
+def in_other_partitions(changes: DataFrame, keys: DataFrame) -> DataFrame:
+    """Returns those changes of the keys that are not in the partition of the key's newest change. `keys` has the
+    columns `entity` and `key`.
+    """
+    by_key = Window.partitionBy("entity", "key").orderBy(F.desc("position"))
+    is_other = F.col("partition") != F.first("partition").over(by_key)
+    changes_of_keys = changes.join(keys, ["entity", "key"], "left_semi").withColumn("_is_other", is_other)
+    return changes_of_keys.where("_is_other").select(*changes.columns)
 
 
 def live(states: DataFrame) -> DataFrame:
@@ -172,14 +185,18 @@ def _without_truncated(rows: DataFrame, changes: DataFrame | None = None) -> Dat
     return joined_rows.where(F.col("position") > F.col("_truncated")).drop("_truncated")
 
 
-def _newest(changes: DataFrame) -> DataFrame:
+def _newest(changes: DataFrame, *, from_one_partition: bool) -> DataFrame:
     """Returns the newest change of each key. If it lacks values, also returns the changes before it, back to one that
-    has all values.
+    has all values. With `from_one_partition`, leaves out the changes in other partitions than that of the newest one.
     """
     gaps = _gaps(F.col("provenance"))
     by_key = Window.partitionBy("key").orderBy(F.desc("position"))
     newer = by_key.rowsBetween(Window.unboundedPreceding, -1)
-    marked = changes.select(*_UNCHANGED, gaps.alias("gaps"), lacks_values().alias("_lacks"))
+    partition = ["partition"] if from_one_partition else []
+    marked = changes.select(*_UNCHANGED, gaps.alias("gaps"), lacks_values().alias("_lacks"), *partition)
+    if from_one_partition:
+        is_own = F.col("partition") == F.first("partition").over(by_key)
+        marked = marked.withColumn("_is_own", is_own).where("_is_own")
     has_newer_whole = F.max(~F.col("_lacks")).over(newer)
     is_whole = (F.row_number().over(by_key) == 1) & ~F.col("_lacks")
     return (

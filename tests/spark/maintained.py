@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal as Number
 from typing import Any
@@ -96,7 +97,7 @@ def scattered(
             places[position_of(change), entity, key] = place
             if op is Op.DELETE:
                 del live[entity][key]
-        queues[place].append(change)
+        queues[place].append(replace(change, place=replace(change.place, partition=place)))
     batches: list[list[Record]] = []
     while any(queues):
         batch = []

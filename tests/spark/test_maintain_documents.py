@@ -4,7 +4,8 @@
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from changelog.spark_jobs.maintain_view import JOB
 from changelog.spark_jobs.maintaining import in_postgres
 from changelog.spark_jobs.maintaining.derived.documents import refuse_names
 from changelog.spark_jobs.maintaining.parts import parts_of
-from changelog.spark_jobs.maintaining.target import FAIL_POINTS, TargetSettings
+from changelog.spark_jobs.maintaining.target import FAIL_POINTS, TargetSettings, ViewTarget
 from changelog.spark_jobs.views.to_postgres import ClaimedName
 from tests.patience import until
 from tests.spark.documented import (
@@ -153,11 +154,22 @@ CLAIMS = """SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = database
     WHERE locktype = 'advisory' AND datname = current_database()"""
 
 
+@contextmanager
+def _opened(settings: TargetSettings) -> Iterator[ViewTarget]:
+    """Opens the target, as soon as the server has noticed that the last run's session has ended."""
+    assert settings.dsn is not None
+    dsn = settings.dsn
+    until(lambda: query(dsn, CLAIMS) == [(0,)], "the server keeps the claim of a session that has ended")
+    with in_postgres.opened(settings) as target:
+        yield target
+
+
 def test_late_and_repeated_batches_and_crashes_do_no_harm(
     spark: SparkSession, dsn: str, tmp_path: Path, seed: int
 ) -> None:
-    """The run crashes just before the first batch is applied, and just after the second batch is applied. After each
-    crash, the target is opened again, and the batch is repeated.
+    """Each batch has a run of its own, which continues the view from the progress that the target has stored. A run
+    crashes just before the first batch is applied, and another one just after the second batch is applied. After each
+    crash, the next run repeats the batch.
     """
     chance, workload = random.Random(seed), Guests(random.Random(seed + 1))
     records = [change for transaction in workload.transactions(60) for change in transaction]
@@ -169,23 +181,35 @@ def test_late_and_repeated_batches_and_crashes_do_no_harm(
             del crashes[number]
             raise CrashError
 
-    parts, number = guest_parts(), -1
+    parts = guest_parts()
     settings = TargetSettings(to="guests", dsn=dsn, arrays=parts[1:], reach=reach)
-    with in_postgres.opened(settings) as target:
-        view = replace(maintained_parts(target, parts), reach=reach)
-    while number + 1 < len(batches):
-        number += 1
+    for number, batch in enumerate(batches):
         (tmp_path / str(number)).mkdir()
-        rows = frame(spark, tmp_path / str(number), batches[number])
+        rows = frame(spark, tmp_path / str(number), batch)
         for _ in range(2 if number in crashes else 1):
-            until(lambda: query(dsn, CLAIMS) == [(0,)], "the server keeps the claim of a session that has ended")
-            with in_postgres.opened(settings) as target:
+            with _opened(settings) as target:
+                view = maintained_parts(target, parts, reach=reach)
                 try:
-                    replace(view, target=target).apply(rows, {})
+                    view.apply(rows, {})
                 except CrashError:
                     continue
         assert documents(dsn) == query(dsn, JOINED)
     assert documents(dsn) == expected_documents(workload.rows)
+
+
+def test_another_run_ignores_changes_before_a_truncate(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+    guests = [_change("guest", Op.CREATE, key, key, status="NEW") for key in (1, 2)]
+    sessions = [_change("session", Op.CREATE, key, key, guest_id=1) for key in (1, 2, 5)]
+    truncates = [record(Op.TRUNCATE, entity=entity, key=TRUNCATE_KEY, commit=4) for entity in ("guest", "session")]
+    guest = _change("guest", Op.CREATE, 1, 5, status="PAID")
+    parts = guest_parts(WITH_SESSIONS)
+    settings = TargetSettings(to="guests", dsn=dsn, arrays=parts[1:])
+    for number, batch in enumerate(([*guests, *truncates, guest], [*guests, *sessions])):
+        (tmp_path / str(number)).mkdir()
+        with _opened(settings) as target:
+            maintained_parts(target, parts).apply(frame(spark, tmp_path / str(number), batch), {})
+    rows = query(dsn, "SELECT id, status, sessions FROM guests")
+    assert [(id_, status, [session["id"] for session in array]) for id_, status, array in rows] == [(1, "PAID", [5])]
 
 
 def _change(entity: str, op: Op, key: int, commit: int, unavailable: Sequence[str] = (), **values: Any) -> Record:

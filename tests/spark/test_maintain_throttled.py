@@ -43,7 +43,7 @@ from tests.spark.maintained import SUMMED, TOTALS, CrashError, CrashOnce, check_
 from tests.spark.ran import Run
 from tests.spark.test_derive_deltas_kafka import Topics, cut, settings_of
 from tests.spark.test_maintain_documents import CLAIMS
-from tests.spark.test_rebuild_view import announced, flat, grow
+from tests.spark.test_rebuild_view import announced, flat, grow, position_of
 from tests.spark.test_views import replay, stamped, transactions
 from tests.unit.records import record
 
@@ -170,11 +170,12 @@ def test_rows_show_states_that_they_really_had_and_end_at_their_last_state(
     spark: SparkSession, database: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first run may crash before a batch is applied, and the second run after a batch is applied. The waiting
-    changes are read in windows. These are so small here that there are several.
+    changes are read in windows. These are so small here that there are several. Repeated changes are sorted by
+    position, too, because the log ends at the position of the last change.
     """
     monkeypatch.setattr(file_ranges, "WINDOW_CHANGES", 8)
     chance, clock = random.Random(seed), Clock()
-    workload = transactions(seed, 48)
+    workload = [sorted(records, key=position_of) for records in transactions(seed, 48)]
     crashes = iter([CrashOnce(FAIL_POINTS[0], 2), CrashOnce(FAIL_POINTS[1], 3)])
     where = Files(path=tmp_path / "log")
     remaining, waited = [[announced(workload[0][0])], *workload], False

@@ -205,6 +205,42 @@ def test_a_late_state_does_not_bring_a_deleted_row_back(spark: SparkSession, dsn
     assert sums == [("AGAIN", 1, 0, None, 1), (None, 1, 0, None, 2)], "a sum of no values is null"
 
 
+def test_a_value_does_not_come_from_an_earlier_row_of_the_key_in_a_slower_partition(
+    spark: SparkSession, dsn: str, tmp_path: Path
+) -> None:
+    """The last change of each row lacks the note. Rows 1 to 3 are created in partition 0, deleted, and created again in
+    partition 1. When the last change of rows 1 and 2 is applied, the view has the new row, but not yet the changes in
+    partition 0. All changes of row 3 are in one batch. Row 4 gets another partition without a delete, as after a
+    repartition.
+    """
+
+    def change(op: Op, key: int, commit: int, partition: int, note: str | None = None) -> Record:
+        state = None if op is Op.DELETE else json.dumps({"id": key} | ({} if note is None else {"note": note}))
+        unavailable = ("note",) if op is Op.UPDATE and note is None else ()
+        made = record(op, state, key=str(key), commit=commit, unavailable=unavailable)
+        return replace(made, place=replace(made.place, partition=partition))
+
+    first_lives = {key: [change(Op.CREATE, key, 1, 0, "old"), change(Op.UPDATE, key, 2, 0, "old")] for key in (1, 2, 3)}
+    deletes = {key: change(Op.DELETE, key, 3, 0) for key in (1, 2, 3)}
+    again = {key: change(Op.CREATE, key, 4, 1, "new") for key in (1, 2, 3)}
+    last = {key: change(Op.UPDATE, key, 5, 1) for key in (1, 2, 3, 4)}
+    batches = [
+        [again[1], again[2]],
+        [*first_lives[1], last[1], *first_lives[2], deletes[2], last[2]],
+        [deletes[1], *first_lives[3], deletes[3], again[3], last[3]],
+        [change(Op.CREATE, 4, 1, 0, "old"), last[4]],
+    ]
+    with in_postgres.opened(TargetSettings(to="orders", dsn=dsn)) as target:
+        view = maintained(target)
+        for number, batch in enumerate(batches):
+            (tmp_path / str(number)).mkdir()
+            view.apply(frame(spark, tmp_path / str(number), batch), {"number": number})
+            assert target.progress() == view.progress.to_json()
+    notes = query(dsn, "SELECT id, note, _unavailable FROM orders ORDER BY id")
+    assert notes == [(1, "new", []), (2, "new", []), (3, "new", []), (4, "old", [])]
+    assert view.rows == 6
+
+
 @pytest.mark.parametrize(
     ("by", "sums", "message"),
     [

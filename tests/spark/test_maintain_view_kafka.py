@@ -153,7 +153,7 @@ def _refuse_other_topics(topics: ViewedTopics, capsys: pytest.CaptureFixture[str
     others.grow(1, first=[announced(record(Op.CREATE, "{}", commit=0))])
     assert others.run("--available-now") == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "orders is a view with other topics; use another --to, or run the job once with --rebuild" in line
+    assert "orders is a view whose definition differs in: topics; use another --to, or run the job once with" in line
 
 
 def _terminate_when(finished: threading.Event, topics: ViewedTopics) -> None:

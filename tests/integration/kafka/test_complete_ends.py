@@ -70,6 +70,17 @@ def stored_commit(log: KafkaLog) -> int:
     return 0 if stored is None or stored.position is None else stored.position.commit
 
 
+def pause(pid: int) -> None:
+    """Pauses a child process. Returns after all its threads have stopped.
+
+    The signal alone is not enough: until a thread gets a processor and handles the signal, other threads of the process
+    continue.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    _, status = os.waitpid(pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status), "the process has ended"
+
+
 def test_a_reader_waits_until_kafka_has_marked_the_commit_among_the_rows(starts_servers: None) -> None:
     long_timeouts = {"broker.session.timeout.ms": "300000", "replica.lag.time.max.ms": "300000"}
     with temporary_folder("changelog-kafka-") as folder, ThreadPoolExecutor(1) as pool:
@@ -96,7 +107,7 @@ def test_a_reader_waits_until_kafka_has_marked_the_commit_among_the_rows(starts_
                     ends_before = written_ends(admin, [part])
                     sink.add([batch.from_records([change(2)])])
                     until(lambda: written_ends(admin, [part]) != ends_before, "the row does not arrive")
-                    os.kill(second.pid, signal.SIGSTOP)
+                    pause(second.pid)
                     try:
                         sink.commit(checkpoint(2))
                         log = log_of(settings)
