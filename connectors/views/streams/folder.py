@@ -1,16 +1,14 @@
 """Claims the folder in which Kafka Streams keeps its stores, and deletes stores that could have wrong rows.
 
-Kafka Streams continues a store from the offset that the store has on disk. In two cases, that gives wrong rows, and
+Kafka Streams continues a store from the offset in the store's checkpoint. In two cases, that gives wrong rows, and
 Kafka Streams does not notice. So such stores are deleted, and restored from the topics:
 
 - The topic was deleted and created again, or was not followed for a while. Then the offset means nothing.
 - The offset is so old that tombstones after it may have been removed. Then a key that was deleted since may have no
   message any more.
 
-Nothing on disk says how old an offset is. So the folder stores a time: the stores have all messages before this time.
-
-While Kafka Streams runs, RocksDB collects changes in memory and writes them when it likes. A process that crashes loses
-what is not written. So a time is stored only after RocksDB was made to write everything (`RocksDbStores.flush`).
+The times of checkpoints do not say how old their offsets are, because Kafka Streams sometimes writes the same offsets
+again. So the folder stores a time: the stores have all messages before this time.
 """
 
 import os
@@ -75,6 +73,20 @@ class Claim:
     def __init__(self, path: Path, marker: _Marker) -> None:
         self.stores, self.libraries, self.topics = path / _STORES, path / _LIBRARIES, tuple(marker.topics)
         self._path, self._marker = path, marker
+        self._unstored: tuple[float, float] | None = None
+
+    def running(self, complete_at_s: float) -> None:
+        """Notes that the running tables have all messages before a time.
+
+        The stores on disk have these messages only after every checkpoint has been written again. So the time is stored
+        only by a later call. Raises ChangelogError (STORAGE).
+        """
+        with _storing(self._path):
+            if self._unstored is None:
+                self._unstored = time.time(), complete_at_s
+            elif _oldest_checkpoint_s(self.stores) > self._unstored[0]:
+                self.stored(self._unstored[1])
+                self._unstored = None
 
     def size(self) -> int:
         """Returns how many bytes the stores have on disk."""
@@ -167,6 +179,16 @@ def _obsolete(marker: _Marker, owner: Owner) -> str | None:
         days, kept_days = age_s / _DAY_S, owner.tombstones_s / _DAY_S
         return f"their offsets are {days:.1f} days old, and the topics keep tombstones for {kept_days:.1f} days"
     return None
+
+
+def _oldest_checkpoint_s(stores: Path) -> float:
+    """Returns when the oldest checkpoint was written, in seconds since 1970; 0 if a store has none yet.
+
+    The tasks of tables in memory have empty folders.
+    """
+    tasks = [task for task in stores.glob("*/*/") if any(task.iterdir())]
+    checkpoints = [task / ".checkpoint" for task in tasks]
+    return min((file.stat().st_mtime if file.exists() else 0.0 for file in checkpoints), default=0.0)
 
 
 def _write(file: Path, marker: _Marker) -> None:

@@ -8,7 +8,7 @@ from changelog.connectors.java import jars
 from changelog.connectors.java.jars import JarSet
 from changelog.envelope.errors import ChangelogError, Kind
 
-VERSION: Final = "4.4.0"
+VERSION: Final = "4.1.1"
 
 INSTALL: Final = "changelog views install"
 

@@ -45,11 +45,8 @@ _PAUSE_MS = 5
 _QUIET_LOGGERS = (
     "org.apache.kafka.streams.kstream.internals.KTableSource",
     "org.apache.kafka.streams.processor.internals.RecordQueue",
-    "org.apache.kafka.streams.StreamsConfig",
 )
-"""The loggers that warn of what is usual: of each message that does not count, or is older than its row, and of the
-default of a setting (`processing.exception.handler.global.enabled`).
-"""
+"""The loggers that warn of each message that does not count, or is older than its row. Such messages are usual."""
 
 
 def start(program: str, jars: Path, *, heap_mib: int, has_rows: bool = False, libraries: Path | None = None) -> None:

@@ -5,7 +5,6 @@ import ssl
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -172,7 +171,7 @@ class _Opening:
                 application=settings.application,
                 topics=topics,
                 checkpoints=checkpoints or tables,
-                on_complete=partial(_note, tables, claim),
+                on_complete=_nothing if claim is None else claim.running,
             )
             until_followed.pop_all()
         self._opened.callback(_close, tables, progress, claim)
@@ -189,20 +188,11 @@ class _Opening:
         )
 
 
-def _note(tables: KafkaTables, claim: Claim | None, complete_s: float) -> None:
-    if claim is not None:
-        tables.flush()
-        claim.stored(complete_s)
-
-
 def _close(tables: KafkaTables, progress: TablesProgress, claim: Claim | None) -> None:
     progress.close()
     complete_s = progress.complete_s()
-    try:
-        if complete_s is not None:
-            _note(tables, claim, complete_s)
-    finally:
-        tables.close()
+    if tables.close() and claim is not None and complete_s is not None:
+        claim.stored(complete_s)
 
 
 def other_instances(settings: ServeConfig) -> OtherInstances | None:
@@ -232,6 +222,10 @@ def other_instances(settings: ServeConfig) -> OtherInstances | None:
 def _no_bytes() -> int:
     """Returns the size on disk of stores in memory: 0."""
     return 0
+
+
+def _nothing(_complete_s: float) -> None:
+    """Does nothing. Stores in memory have no folder, so `Claim.running` has nowhere to write the time."""
 
 
 def in_order(tables: Mapping[str, str], topics: Sequence[str]) -> Mapping[str, str]:

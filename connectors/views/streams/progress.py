@@ -56,7 +56,7 @@ CLOSE_S: Final = 5.0
 AGAIN_S: Final = 1.0
 """After an error, the thread tries again after this time, in seconds."""
 
-NOTE_S: Final = 600.0
+NOTE_S: Final = 60.0
 """How often `on_complete` is called, in seconds."""
 
 Value = TypeVar("Value", float, Position)

@@ -24,15 +24,14 @@ from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.views.streams.failures import Failures, text_of
 from changelog.connectors.views.streams.java import Threads, start_yielding
 from changelog.connectors.views.streams.listeners import (
-    Restoration,
     failure_handler,
     restore_listener,
     standby_listener,
     state_listener,
 )
 from changelog.connectors.views.streams.placement import Need, Placement, part_of
+from changelog.connectors.views.streams.restoration import Restoration
 from changelog.connectors.views.streams.service_filter import times_of_included
-from changelog.connectors.views.streams.stores import PartitionStore, RocksDbStores
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.service_choice import ALL_SERVICES, ServiceChoice
 
@@ -169,9 +168,7 @@ class KafkaTables:
         )
         self._was_ready = False
         self._state = ""  # kept here, because each call of Java makes a request wait for Python's lock once more
-        self._stores: dict[tuple[str, int, bool], PartitionStore] = {}
-        self._small_stores: dict[str, Any] = {}
-        self._rocksdb = RocksDbStores()
+        self._stores: dict[tuple[str, int, bool], Any] = {}
         self._streams_package = jpype.JPackage("org").apache.kafka.streams
         self._bytes_of: Any = jpype.JArray(jpype.JByte)
         self._properties = jpype.JClass("java.util.Properties")()
@@ -230,12 +227,6 @@ class KafkaTables:
         """Returns the partitions for which this process is a standby. Each has all messages before the given offset."""
         return self._placement.standbys()
 
-    def flush(self) -> None:
-        """Writes all stores to disk. Raises ChangelogError if one of them cannot be written."""
-        self._threads.enter()
-        with _translated("writing rows to disk"):
-            self._rocksdb.flush()
-
     def learn(self) -> None:
         """Asks Kafka Streams which offsets this process has committed, before readers need them."""
         with self._asking("all views"):
@@ -260,12 +251,15 @@ class KafkaTables:
         Raises RestoringError if the table still lacks this after a moment.
         """
         with self._asking(table):
-            return self._store(table, partition, need).get_batch(keys)
+            store = self._store_with(table, partition, need)
+            values = [store.get(self._bytes_of(key)) for key in keys]
+            self._refuse_closed(store)
+            return [None if value is None else bytes(value.value()) for value in values]
 
     def get_small(self, table: str, key: bytes) -> tuple[bytes, float] | None:
         """Returns the last message of a key in a small table, with its time in seconds since 1970."""
         with self._asking(table):
-            value = self._small_store(table).get(self._bytes_of(key))
+            value = self._store(table, 0).get(self._bytes_of(key))
             return None if value is None else (bytes(value.value()), int(value.timestamp()) / 1000)
 
     def scan(
@@ -275,20 +269,31 @@ class KafkaTables:
         `get_batch`.
         """
         with self._asking(table):
-            yield from self._store(table, partition, need).scan(begin)
+            store = self._store_with(table, partition, need)
+            pairs = store.range(self._bytes_of(begin), None)
+            try:
+                while pairs.hasNext():
+                    pair = pairs.next()
+                    yield bytes(pair.key), bytes(pair.value.value())
+                self._refuse_closed(store)
+            finally:
+                pairs.close()
 
-    def close(self) -> None:
+    def close(self) -> bool:
         """Ends Kafka Streams. The process leaves its group only if there are no other instances: they would take its
         partitions over at once, even if the process is only restarted.
+
+        Returns whether all tables were stored together with their offsets.
         """
         self._failures.end()
         timeout = jpype.JClass("java.time.Duration").ofMillis(int(CLOSE_S * 1000))
         leaves = self._failures.error is None and self._settings.advertised is None
         options = self._streams_package.KafkaStreams.CloseOptions().timeout(timeout).leaveGroup(leaves)
         with _translated("ending Kafka Streams"):
-            is_closed = self._streams.close(options)
+            is_closed = bool(self._streams.close(options))
         if not is_closed:
             _log.warning("kafka streams did not end in time", seconds=CLOSE_S)
+        return is_closed and not self._failures.has_failed_thread
 
     def _member_names(self) -> Sequence[str]:
         """Returns the names of the members of the application's group. Java asks, because librdkafka's admin client has
@@ -327,36 +332,37 @@ class KafkaTables:
         if self._settings.keys_max is not None and not is_small:
             stores = self._streams_package.state.Stores
             return materialized.as_(stores.lruMap(table, jpype.JInt(self._settings.keys_max)))
-        if self._settings.folder is None or is_small:
-            return materialized.as_(table).withStoreType(materialized.StoreType.IN_MEMORY)
-        return materialized.as_(self._rocksdb.supplier(table))
+        types, in_memory = materialized.StoreType, self._settings.folder is None or is_small
+        return materialized.as_(table).withStoreType(types.IN_MEMORY if in_memory else types.ROCKS_DB)
 
-    def _store(self, table: str, partition: int, need: Need | None) -> PartitionStore:
+    def _store(self, table: str, partition: int, *, standby_too: bool = False) -> Any:
+        """Returns the store of a partition, for reading. The object stays valid when tasks are restored again."""
+        store = self._stores.get((table, partition, standby_too))
+        if store is None:
+            types = self._streams_package.state.QueryableStoreTypes
+            query = self._streams_package.StoreQueryParameters.fromNameAndType(table, types.timestampedKeyValueStore())
+            query = query.withPartition(jpype.JInt(partition))
+            store = self._streams.store(query.enableStaleStores() if standby_too else query)
+            self._stores[table, partition, standby_too] = store
+        return store
+
+    def _store_with(self, table: str, partition: int, need: Need | None) -> Any:
         """Returns a store of the partition that has what `need` describes; if that is None, maybe a standby's store."""
         if need is not None and not self._placement.await_offset(self.part(table, partition), need):
             raise restoring(table)
-        key = table, partition, need is None
-        store = self._stores.get(key)
-        if store is None:
-            in_memory = self._settings.folder is None and self._settings.keys_max is None
-            store = self._stores[key] = PartitionStore(
-                self._streams, table, partition, standby_too=need is None, in_memory=in_memory
-            )
-        return store
-
-    def _small_store(self, table: str) -> Any:
-        """Returns the store of a small table. It is in memory, and never moves."""
-        store = self._small_stores.get(table)
-        if store is None:
-            type_ = self._streams_package.state.QueryableStoreTypes.timestampedKeyValueStore()
-            query = self._streams_package.StoreQueryParameters.fromNameAndType(table, type_)
-            store = self._small_stores[table] = self._streams.store(query)
-        return store
+        return self._store(table, partition, standby_too=need is None)
 
     def _part_of(self, part: Any) -> Part:
         """Returns the partition of a topic, from Java's object for the partition of the store's changelog."""
         name, number = part_of(part)
         return self._topics_of_changelogs.get(name, name), number
+
+    def _refuse_closed(self, store: Any) -> None:
+        """Raises Java's error if a store was closed while it was read. Without this check, a closed store in memory
+        looks like one without rows.
+        """
+        if self._settings.folder is None:
+            store.get(self._bytes_of(b""))
 
     @contextmanager
     def _asking(self, table: str) -> Iterator[None]:

@@ -94,18 +94,18 @@ def over_topics(tmp_path: Path) -> Path:
     """A folder with a configuration and an empty jar. The configuration names a broker that does not run."""
     streams = f', streams = {{ jars = "{tmp_path}" }}'
     (tmp_path / "changelog.toml").write_text(KAFKA.format(rest="", serve=streams), "utf-8")
-    (tmp_path / "kafka-streams-4.4.0.jar").write_text("", "utf-8")
+    (tmp_path / "kafka-streams-4.1.1.jar").write_text("", "utf-8")
     return tmp_path
 
 
 def test_what_is_missing_to_serve_topics_is_named(
     over_topics: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (over_topics / "kafka-streams-4.4.0.jar").unlink()
+    (over_topics / "kafka-streams-4.1.1.jar").unlink()
     code, error = refused(capsys, over_topics)
     assert code == 3
     assert error.startswith(f"changelog: the jars of Kafka Streams are not in {over_topics}; `changelog views install")
-    (over_topics / "kafka-streams-4.4.0.jar").write_text("", "utf-8")
+    (over_topics / "kafka-streams-4.1.1.jar").write_text("", "utf-8")
     monkeypatch.setenv("JAVA_HOME", str(over_topics))
     code, error = refused(capsys, over_topics)
     assert (code, error.partition(";")[0]) == (3, f"changelog: there is no java in {over_topics}")

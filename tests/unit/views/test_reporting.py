@@ -13,7 +13,7 @@ from changelog.connectors.views import reporting
 from changelog.connectors.views.http.metrics import ViewMetrics
 from changelog.connectors.views.reporting import Pace, Reporting
 from changelog.connectors.views.served import Figures
-from changelog.connectors.views.streams.listeners import Restoration
+from changelog.connectors.views.streams.restoration import Restoration
 from tests.patience import until
 
 ORDER, GUEST = ("booking.order", 0), ("booking.guest", 0)

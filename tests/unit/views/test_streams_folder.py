@@ -24,6 +24,7 @@ def folder(tmp_path: Path) -> Path:
     """A folder that an earlier process left, with one store."""
     with claimed(tmp_path / "views", OWNER) as claim:
         (claim.stores / "booking-views" / "0_0" / "rocksdb").mkdir(parents=True)
+        (claim.stores / "booking-views" / "0_0" / ".checkpoint").write_text("0", "utf-8")
     return tmp_path / "views"
 
 
@@ -80,6 +81,29 @@ def test_stores_are_as_new_as_the_newest_time_that_was_noted(folder: Path) -> No
         claim.stored(time.time() - 60_000)  # the newest time counts
     age(folder, 40_000)
     assert claimed_stores(folder, OWNER) == (True, None)
+
+
+def test_a_time_of_running_tables_counts_once_each_store_has_a_newer_checkpoint(folder: Path) -> None:
+    task = folder / "stores" / "booking-views"
+    (task / "1_0").mkdir()  # the folder of a table in memory
+
+    def complete_at_s() -> float:
+        return float(json.loads((folder / "changelog.json").read_text("utf-8"))["complete_at_s"])
+
+    age(folder, 40_000)
+    begin_s, first_s, second_s = complete_at_s(), time.time() - 20, time.time() - 10
+    with claimed(folder, OWNER) as claim:
+        claim.running(first_s)
+        claim.running(second_s)
+        assert complete_at_s() == begin_s
+        (task / "2_0" / "rocksdb").mkdir(parents=True)
+        os.utime(task / "0_0" / ".checkpoint", (time.time() + 1, time.time() + 1))
+        claim.running(second_s)  # another store has no checkpoint yet
+        assert complete_at_s() == begin_s
+        (task / "2_0" / ".checkpoint").write_text("0", "utf-8")
+        os.utime(task / "2_0" / ".checkpoint", (time.time() + 1, time.time() + 1))
+        claim.running(second_s)
+        assert complete_at_s() == first_s
 
 
 def test_a_folder_of_another_owner_is_refused(folder: Path, tmp_path: Path) -> None:
