@@ -168,7 +168,9 @@ def shown_value(action: argparse.Action) -> str:
 
 
 def described(parser: argparse.ArgumentParser) -> str:
-    """Returns what a verb does, as a sentence. A verb is the second word of a command, such as `check`."""
+    """Returns what a verb does, as a sentence. A verb is the word after a command's name, such as `serve` in `changelog
+    views serve`.
+    """
     return f"{sentence(parser.description)}\n" if parser.description else ""
 
 

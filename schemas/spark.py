@@ -1,4 +1,5 @@
-"""Converts column types to Spark's types and back. Spark's types are in the JSON in which Spark itself writes them.
+"""Converts column types to Spark's types and back. A Spark type is given here as the JSON that Spark itself writes for
+it.
 
 `docs/reference/types.md` lists which types match. Several column types become the same type of Spark. If Spark's type
 does not show the column type, the field's metadata stores it, under `COLUMN_TYPE`.

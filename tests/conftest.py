@@ -129,7 +129,8 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Generator[None, object, object]:
     """Resets structlog. A command configures it to write to the standard error of the test that runs the command, and
-    this stream is closed after the test. The configuration stays while tests share a running service.
+    this stream is closed after the test. It is not reset while a service runs in a thread of the tests
+    (SERVICE_THREAD), because that service still logs.
     """
     try:
         return (yield)

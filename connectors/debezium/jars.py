@@ -84,7 +84,8 @@ def pom(connector: Connector, version: str | None = None) -> str:
 
 
 def install(connector: Connector, folder: Path, version: str | None = None) -> int:
-    """Fetches a connector with all its jars, replaces `folder` by a folder with them, and returns their number.
+    """Fetches all jars that a connector needs into a new folder, replaces `folder` by it, and returns how many jars
+    these are.
 
     Raises the errors of `changelog.connectors.java.jars.install`.
     """

@@ -62,8 +62,8 @@ class Registry:
     def id_of(self, subject: str, schema: avro.Schema) -> int:
         """Returns the schema's id under `subject`.
 
-        A schema that is not registered there is registered if `auto_register` is set. Otherwise, PRECONDITION is
-        raised.
+        If the schema has no id there, the method registers it, provided that `auto_register` is set. Otherwise,
+        PRECONDITION is raised.
         """
         id_ = self.look_up(subject, schema)
         if id_ is None and self._auto_register:

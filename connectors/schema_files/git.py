@@ -104,8 +104,9 @@ class Repository:
     def changes(self, commit: str) -> list[FileChange]:
         """Returns the changes of schema files on the main line up to a commit, newest first.
 
-        The main line follows the first parent of each commit. A branch that was merged is one change, namely the change
-        by the merge commit: nothing was published with the schemas that the branch had before its merge.
+        The main line follows the first parent of each commit. The commits of a merged branch do not count one by one:
+        the merge commit counts as a single change of each file. Nothing was published with the schemas that the branch
+        had before its merge.
         """
         changes = []
         format_ = "--format=%x01%H %cs"

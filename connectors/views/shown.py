@@ -20,7 +20,8 @@ class ShownView:
     """The view `name`. It shows the rows of an entity for which `condition` holds, with these `columns` (None for all).
 
     `key` are the columns of the entity's key, if they are known. `max_lag_s` is the largest staleness, in seconds, that
-    a request accepts if it has no parameter `max_lag`. `services` says whose changes `served` includes.
+    a request accepts if it has no parameter `max_lag`. `services` chooses the services whose changes count in the rows
+    of `served`.
     """
 
     name: str
@@ -60,7 +61,9 @@ class ShownView:
         return ShownMoment(view=self, moment=self.served.now(key, allows_stale=allows_stale), judge=self._judge())
 
     def at_hand(self, key: str) -> "ShownMoment | None":
-        """Returns the rows that the view shows now, if the row of a key is in this process (`ServedView.at_hand`)."""
+        """Returns the rows that the view shows now, of which the caller reads only the row of `key`. Returns None if
+        this process does not have this row, or may have only an older state of it (`ServedView.at_hand`).
+        """
         moment = self.served.at_hand(key)
         return None if moment is None else ShownMoment(view=self, moment=moment, judge=self._judge())
 
@@ -79,8 +82,8 @@ class ShownView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownMoment:
-    """The rows that a view shows at one moment. Its methods raise ChangelogError (MALFORMED) for a state that is not a
-    JSON object, and the errors of `moment`.
+    """The rows that a view shows at one moment. Its methods raise the errors of `moment`, and also ChangelogError
+    (MALFORMED) if the state of a row is not a JSON object.
     """
 
     view: ShownView

@@ -106,7 +106,7 @@ class _HadoopStore:
 
     def _created(self, target: Any) -> Any:
         """Opens a stream to a new file. If the file exists already, this call fails. On file systems with the ability
-        `_CONDITIONAL`, it succeeds, and the stream's `close` fails instead.
+        `_CONDITIONAL`, this call succeeds even then, and the stream's `close` fails.
         """
         if self._fs.hasPathCapability(target, _CONDITIONAL):
             return self._fs.createFile(target).create().overwrite(True).must(_CONDITIONAL, True).build()

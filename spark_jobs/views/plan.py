@@ -37,7 +37,9 @@ Columns = Mapping[str, Sequence[Column]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewPlan:
-    """Says what a view contains: the rows of one entity, or documents. With `raw`, all columns are text."""
+    """Says what a view contains: the rows of one entity, or documents, which are such rows with arrays of other
+    entities' rows. With `raw`, all columns are text.
+    """
 
     view: ViewConfig
     choice: Chosen = EVERYTHING
@@ -57,8 +59,8 @@ class ViewPlan:
 def columns_of(
     spark: SparkSession, changelog: Where, entities: Iterable[str], position: Position | None, folder: Path | None
 ) -> dict[str, Sequence[Column]]:
-    """Returns the columns of each entity. They are taken from the entity's file in `folder`. If `folder` is None, they
-    are taken from the changelog: from the last version up to `position`, or from the newest if `position` is also None.
+    """Returns the columns of each entity. They are taken from the entity's file in `folder`. If `folder` is None, the
+    changelog gives them: the newest version that is not after `position`, or, without `position`, the newest of all.
 
     Raises ChangelogError (PRECONDITION) if the changelog has no version of an entity's columns.
     """
@@ -198,7 +200,9 @@ def _filtered(rows: DataFrame, condition: str | None) -> DataFrame:
 
 
 def _names(part: ViewConfig | NestedConfig, rows: DataFrame, path: str) -> list[str]:
-    """Returns the names of those columns that the view shows of an entity, and the names of its nested members."""
+    """Returns the names of the entity's columns that this part of the view shows, and then those of the part's nested
+    members.
+    """
     names = [name for name in rows.columns if name not in fold.ABOUT.names and name not in part.nested]
     if part.columns != ALL:
         _refuse_unknown(f"{path}.columns", list(part.columns), rows, part.entity)

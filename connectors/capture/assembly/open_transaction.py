@@ -9,7 +9,8 @@ from changelog.envelope.model import Stamp
 ORDINALS_MAX = 1 << 31
 """The most rows and messages of one transaction.
 
-They are numbered from 0, and a position stores twice the number in 32 bits.
+They are numbered from 0. The last part of a position has 32 bits, and holds the number times 2 (plus 1 for the second
+record of a row that moved).
 """
 
 
@@ -17,10 +18,10 @@ class OpenTransaction(msgspec.Struct, gc=False):
     """The transaction that is being delivered.
 
     A stamp says who makes the changes. `stamp` is the one in the transaction's last stamp message. Without such a
-    message, `fallback` applies: the last stamp of `AssemblyRun.sign` or of a session's message. `ordinal` is the number
-    of the next row or message in the transaction. If a part of the transaction was published already, `published` is
-    the last part of the position of the last published record, and rows up to that record are dropped. Otherwise, it is
-    -1.
+    message, `fallback` applies: the stamp that was set last, by `AssemblyRun.sign` or by a message with the stamp of a
+    session. `ordinal` is the number of the next row or message in the transaction. `published` is the position ordinal
+    of the transaction's last published record: rows up to that record are dropped. It is -1 if nothing of the
+    transaction was published, and greater than every position ordinal if all of it was.
     """
 
     transaction: Transaction

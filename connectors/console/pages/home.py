@@ -17,7 +17,9 @@ from changelog.envelope.model import Op
 from changelog.envelope.stamp import StampKind
 
 PATIENCE_S = 1.0
-"""How many seconds the page waits for the status of the service, for the gaps, and for the shares of stamps."""
+"""How many seconds the page waits for each of these: the status of the service, the gaps, and the counts that say who
+stamped the newest changes.
+"""
 
 READ_PATIENCE_S = 3.0
 """How many seconds the page waits for the newest changes to be read, and for all changes to be counted."""

@@ -15,7 +15,8 @@ class Derivation(Protocol):
 
     A derivation does not know why a row changes. It looks at the rows that a batch may change, once before and once
     after the batch changes them. Both times, it notes which of its values depend on these rows. Then it computes only
-    these values again. So a batch that is applied again changes nothing.
+    these values again. The result depends only on the rows, so a batch that is applied again, and leaves the rows as
+    they are, changes nothing.
     """
 
     def indexes(self) -> Iterator[ViewIndex]:

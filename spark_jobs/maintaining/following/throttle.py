@@ -4,9 +4,9 @@ A batch leaves out the changes of the throttled service: they *wait*. Later, fur
 many at a time as the rate allows. A state is applied only if it is newer than the row. So a change that waited has no
 effect if the row got a newer state in the meantime.
 
-This is not enough if the database's log did not send all values of a change. The missing values are then taken from the
-row in the view, but the view may lack earlier changes of the row, because they wait. So a batch with such a change also
-has all other changes of the same key that the view may lack, whichever service made them.
+This rule alone would give wrong rows if the database's log did not send all values of a change. The missing values are
+then taken from the row in the view, but the view may lack earlier changes of the row, because they wait. So a batch
+with such a change also has all other changes of the same key that the view may lack, whichever service made them.
 
 The waiting changes are not stored anywhere else: they are read again from the changelog. For this, the progress of the
 view has a second checkpoint, up to which no change waits. Both checkpoints are stored together with the rows.
@@ -198,8 +198,8 @@ class Throttle:
         bound: tuple[Checkpoint, str] | None = None,
     ) -> None:
         """Applies changes. If one of them lacks values, also applies all other changes of its key that come after the
-        checkpoint `after`, up to `checkpoint`. With `bound`, which is a checkpoint and a position, these other changes
-        end at this checkpoint and this position instead.
+        checkpoint `after`, up to `checkpoint`. `bound` is a checkpoint and a position. If it is given, the other
+        changes end at its checkpoint instead, and those after its position are left out.
         """
         lacking_keys = changes.where(self._counts() & lacks_values()).select("key").distinct().persist()
         try:

@@ -149,7 +149,9 @@ def update_by_xa(server: MysqlServer, database: str, name: str, first: int, end:
 
 
 def _commit_prepared(server: MysqlServer, name: str) -> None:
-    """Commits a prepared XA transaction whose session was closed just now. Waits until the server has ended it."""
+    """Commits a prepared XA transaction whose session was closed just now. Until the server has ended that session, XA
+    COMMIT fails; so it is tried again until it succeeds.
+    """
     with server.connect() as session, session.cursor() as cursor:
         while True:
             try:
@@ -173,8 +175,8 @@ class HotJudge:
 
     - Each update of a row must have a version that is one higher than the row's version before. `lost` counts the
       updates that have another version.
-    - If a row was read from the table, its version must be that of the last update of this row that the source returned
-      before. `stale` counts the rows that have another version.
+    - A row that was read from the table must have the same version as the last state of this row that the source
+      returned, if it returned one. `stale` counts the rows that have another version.
     - `wrong` counts the rows whose last returned state is not that of the table.
     - `marks` judges the chunks that `MarkedReader` read at the same time.
     """

@@ -24,7 +24,7 @@ from tests.unit.mysql.reading import header
 def test_each_committed_change_is_delivered_once_over_restarts(
     round_: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In every second round, all but small transactions are published in several pieces."""
+    """In every second round, `BLOCK_BYTES_MAX` is so low that only small transactions are published in one piece."""
     random = Random(f"{seed} {round_}")
     if round_ % 2:
         monkeypatch.setattr(cutting, "BLOCK_BYTES_MAX", 700)
@@ -111,7 +111,9 @@ def test_a_transaction_inside_another_is_malformed(seed: int) -> None:
 
 
 def test_each_signal_has_the_number_of_its_row(seed: int) -> None:
-    """A transaction can have several signals. The number of a signal's row is needed to check its signature."""
+    """A transaction can have several signals. Each signal must come with the `id` of its row in the table of signals,
+    because the signature covers this number.
+    """
     world = World(Random(seed))
     world.commit(1)
     world.signal((11, "one"), (12, "two"))

@@ -226,7 +226,7 @@ def texts(table: BoundTable, raw: Table, events: Sequence[RowsEvent], *, togethe
     """Converts the rows of these events. Returns the op and the texts of each row, by the number of the row. If a row
     is malformed, returns the kind of the error.
 
-    If `together` is true, the rows of usual events are converted together.
+    If `together` is true, all rows of an event are converted at once, if `RowTexts.add_event` accepts the event.
     """
     collected = RowTexts()
     maps = table_map(table_body(raw))

@@ -1,8 +1,8 @@
 """Reads flat rows, as the transformation ExtractNewRecordState makes them from events.
 
 The transformation keeps the row and drops the rest of the event. Its settings can name facts that it then adds as
-fields of the row, or as headers: `add.fields = op,source.ts_ms` adds `__op` and `__source_ts_ms`. If it rewrites
-deletes, the field `__deleted` marks them.
+fields of the row, or as headers: `add.fields = op,source.ts_ms` adds `__op` and `__source_ts_ms`. It can also be set to
+turn a delete into a row, with the values that were deleted; the field `__deleted` marks such a row.
 https://debezium.io/documentation/reference/stable/transformations/event-flattening.html
 """
 
@@ -36,7 +36,8 @@ _values: Final = msgspec.json.Decoder()
 
 
 class FlatRow(msgspec.Struct):
-    """A flat row: its `members`, and in `added` what the transformation added, by name without prefix.
+    """A flat row. `members` has the values of its columns. `added` has the facts that the transformation added; their
+    names are without the prefix.
 
     `members` is None if the message has no row. `fields` has the schemas of the row's columns, if the message has a
     schema.
@@ -68,7 +69,9 @@ class FlatRow(msgspec.Struct):
         )
 
     def table(self, source: SourceBlock, topic: str) -> Name:
-        """Returns the table. If the message lacks its schema or name, the topic `prefix.schema.table` gives them."""
+        """Returns the table. If the message names no table, the topic `prefix.schema.table` gives the table's schema
+        and name. If the message names the table without its schema, the topic gives the schema.
+        """
         name = table_of(source)
         if name is not None and name[0]:
             return name

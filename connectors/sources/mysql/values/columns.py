@@ -16,7 +16,7 @@ class LogColumn:
       - `STRING`: the length in bytes. `VARCHAR`: the maximum length in bytes.
       - `FLOAT`, `DOUBLE`, `ENUM`, `SET`: the size of a value in bytes.
       - `TIME2`, `DATETIME2`, `TIMESTAMP2`: the number of digits of the fraction.
-      - `BLOB`, `JSON`, `GEOMETRY`, `VECTOR`: how many bytes the length before each value has.
+      - `BLOB`, `JSON`, `GEOMETRY`, `VECTOR`: the size, in bytes, of the length that the log writes before each value.
       - `NEWDECIMAL` and `BIT`: see the properties. All other types: 0.
     - `nullable`: whether the column may hold null. `unsigned`: whether a number has no sign.
     - `collation`: the id of the collation; None for types without text. Binary strings have the collation 63.

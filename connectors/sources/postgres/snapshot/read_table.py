@@ -10,7 +10,8 @@ from changelog.connectors.sources.postgres.snapshot.copyout import parse_copy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTable:
-    """How to read an entity's table as long as `signature`, the hash of its columns and their types, stays the same.
+    """How to read an entity's table. This is valid as long as the table keeps its `signature`, the hash of its columns
+    and their types.
 
     `columns` are the published columns, in the order of the binding `bound`. `where` is the entity's row filter.
     `casts` is the result of `key_casts` for the columns of the `key`. `only` says that tables that inherit from this

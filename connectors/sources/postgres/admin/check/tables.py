@@ -44,8 +44,9 @@ def _identity(
 
     If the log lacks a column of the entity key or the partition key, a change cannot be published. If it lacks other
     columns, the message's `original` comes from the rows that the service itself stores. If the service stores no rows,
-    `original` is unknown. For a partitioned table, the partition's replica identity decides which columns are in the
-    log. The table's own replica identity decides which of these columns the server sends.
+    `original` is unknown. For a partitioned table, two replica identities matter: that of the partition decides which
+    columns the server writes to the log, and that of the partitioned table decides which of those columns it sends to
+    us.
     """
     problem = identity_problem(table)
     if problem is not None:

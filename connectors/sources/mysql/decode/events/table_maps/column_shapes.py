@@ -51,7 +51,7 @@ def _string(cursor: Cursor) -> LoggedType:
 
 
 def _typed_array(cursor: Cursor) -> LoggedType:
-    """Skips the metadata of an array, which is not needed: the elements' type, and the metadata of this type."""
+    """Skips the metadata of an array: the type of its elements, and the metadata of this type. Neither is needed."""
     element = cursor.number(1)
     if element == TypeCode.VARCHAR:
         cursor.skip(3)
@@ -90,7 +90,7 @@ _SIZES_OF_NUMBERS: dict[int, frozenset[int]] = {
     TypeCode.ENUM: frozenset({1, 2}),
     TypeCode.SET: frozenset({1, 2, 3, 4, 8}),
 }
-"""These types store values as numbers. For each, how many bytes such a number can have."""
+"""These types store values as numbers. For each type, the set has the sizes in bytes that such a number can have."""
 
 _WITHOUT_METADATA = frozenset(
     {
