@@ -272,7 +272,7 @@ END LOOP; END $$
     [
         ("DROP PUBLICATION {name}", Kind.GAP, "the publication did not exist at this point of the log"),
         ("ALTER TABLE guest DROP id", Kind.STOP, "key column id is no longer in the table public.guest"),
-        (TAKE_SLOT, Kind.GAP, "replication slot {name} does not exist"),
+        (TAKE_SLOT, Kind.GAP, "replication slot {name} no longer exists"),
     ],
     ids=["publication", "key column", "slot"],
 )

@@ -336,7 +336,7 @@ def test_an_entity_can_be_repartitioned_again(
     site = site_of(site.dsn, broker, tmp_path, 5)
     gap = gaps.find(site.settings, accept_settings=True, reach=failpoints.nowhere)
     assert gap is not None
-    assert gap.error.message.startswith(f"topic {topic_of(site, 3)} does not exist")
+    assert gap.error.message.startswith(f"topic {topic_of(site, 3)} no longer exists")
     gaps.cross(site.settings, gap, accept_settings=True, reach=failpoints.nowhere)
     publish(site)
     generations = generations_of(site.checkpoint, site.settings.prefix, "item")

@@ -56,13 +56,13 @@ def test_a_table_map_that_lacks_its_last_bytes_is_refused_or_has_fewer_optional_
         (NAMED + SIGNED + SIGNED, "the optional field 1 twice (byte 44"),
         (NAMED + SIGNED + b"\x08\1\1", "the column index 1 of only 1 columns"),
         (NAMED + SIGNED + b"\x0c\2\0\0", "1 extra bytes after the visibility of the columns"),
-        (NAMED[:-2] + b"\2ab", "a field of"),
+        (NAMED[:-2] + b"\2ab", "too few bytes for a field"),
         (NAMED[:-3] + b"\3\1ab" + SIGNED, "1 extra bytes after the names of the columns"),
         (table_of((TypeCode.BLOB, b"\1")) + b"\4\2\1a", "without the optional field 3"),
         (table_of((TypeCode.BLOB, b"\1")) + b"\4\2\1a\2\3\x08\1\x09", "the column index 1 of only 1 columns"),
         (table_of((TypeCode.BLOB, b"\1")) + b"\4\2\1a\3\2\x08\x08", "1 extra bytes after the collations"),
         (table_of((TypeCode.STRING, b"\xf7\1")) + b"\4\2\1a\x0a\1\x08", "without the optional field 6"),
-        (table_of((TypeCode.STRING, b"\xf8\1")) + b"\4\2\1a\x0a\1\x08\5\3\1\1ab", "a field of"),
+        (table_of((TypeCode.STRING, b"\xf8\1")) + b"\4\2\1a\x0a\1\x08\5\3\1\1ab", "too few bytes for a field"),
     ],
 )
 def test_a_table_that_no_server_writes_is_refused(content: bytes, problem: str) -> None:
