@@ -50,7 +50,7 @@ SETTINGS = {
 """Spark settings on which the jobs rely. They override the settings of the cluster.
 
 The last one only saves time: with debugging, pyspark calls Java ten times more for each operation on a column, to note
-the line of our code. Errors of jobs are one line, which never shows that note.
+the line of our code. The one line of an error never shows that note. It would be in the stack trace of `--verbose`.
 """
 
 _LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")

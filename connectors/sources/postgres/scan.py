@@ -136,7 +136,7 @@ class PostgresScan:
         except _SNAPSHOT_GONE as error:
             raise ChangelogError(
                 Kind.CONNECTION,
-                "the snapshot of the tables no longer exists: the fence has ended, or the server ended its session",
+                "the snapshot of the tables no longer exists, because the session that exported it has ended",
                 hint="run the job again",
             ) from error
 

@@ -51,7 +51,7 @@ def topics(begin: int = 0, end: int = 9, *, id_: str = "A", partitions: int = 2)
             topics(end=6),
             [
                 (
-                    "partition 1 of topic a ends at offset 6, but the changelog continues at 7: "
+                    "partition 1 of topic a ends at offset 6, but the changelog continues at offset 7: "
                     "the topic has lost its newest messages"
                 )
             ],

@@ -89,8 +89,8 @@ def losses(progress: Mapping[Part, int], topics: InputTopics) -> Iterator[str]:
             )
         elif offset > end:
             yield (
-                f"partition {number} of topic {topic} ends at offset {end}, but the changelog continues at {offset}: "
-                "the topic has lost its newest messages"
+                f"partition {number} of topic {topic} ends at offset {end}, but the changelog continues at offset "
+                f"{offset}: the topic has lost its newest messages"
             )
 
 
